@@ -1,0 +1,67 @@
+/* ggfw_executor.h: the executor library: thread pool, plan runner, helpers. Read by cffi like ggfw_kernels.h. */
+#ifndef GGFW_EXECUTOR_H
+#define GGFW_EXECUTOR_H
+
+#include "ggfw_kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* cffi: begin */
+
+enum ggfw_status {
+    GGFW_OK = 0,
+    GGFW_ABORTED = 1,
+    GGFW_ERR_MEMORY = -1,
+    GGFW_ERR_ARGUMENT = -2,
+    GGFW_ERR_BATCH = -3 /* a batch larger than the capacities, or an index out of range */
+};
+
+typedef struct ggfw_executor ggfw_executor;
+
+int32_t ggfw_executor_abi(void);
+
+/* The pool is one per process: n threads in all, the caller of a step is one of them. May be called again to resize
+ * between steps; rebuilt by itself in a forked child. Threads spin for spin_us microseconds before they sleep. */
+int32_t ggfw_threads_set(int32_t n_threads, int32_t spin_us);
+int32_t ggfw_threads_get(void);
+
+/* steps are copied; weights, constants, pools and states are borrowed and must outlive the executor. The arena is
+ * allocated here (huge pages where the system grants them). Returns NULL when memory is short. */
+ggfw_executor *ggfw_executor_new(const ggfw_step *steps, int32_t n_steps, int64_t arena_bytes, int32_t max_rows,
+                                 int32_t max_outputs, const ggfw_pool *pools, int32_t n_pools,
+                                 const ggfw_state *states, int32_t n_states, int32_t prefetch);
+void ggfw_executor_free(ggfw_executor *executor);
+
+/* Run steps [first, last) for a batch; last < 0 = to the end. Steps of all executors of the process pass through one
+ * fair queue. The batch (with its arrays) is copied into executor-owned memory first. Returns enum ggfw_status. */
+int32_t ggfw_executor_run(ggfw_executor *executor, const ggfw_batch *batch, int32_t first, int32_t last);
+
+/* Ask a running step to stop; it returns GGFW_ABORTED within one chunk. Cleared by the next run. */
+void ggfw_executor_abort(ggfw_executor *executor);
+
+/* The arena's base, e.g. for reading logits: row i of a view is at arena + offset + i * stride. */
+uint8_t *ggfw_executor_arena(ggfw_executor *executor);
+
+/* Nanoseconds spent in each step since the last reset, when profiling is on (out: [n_steps]). */
+void ggfw_executor_profile(ggfw_executor *executor, int32_t enable);
+void ggfw_executor_timings(ggfw_executor *executor, int64_t *out);
+
+/* Run kernel->pack over all rows with the pool's threads (n_expert matrices of n_out x n_in, file rows contiguous;
+ * packed experts stand pack_size() apart). */
+int32_t ggfw_pack(const ggfw_kernel *kernel, const void *file_rows, int64_t n_out, int64_t n_in, int64_t n_expert,
+                  void *packed);
+
+/* Page-aligned anonymous memory, zeroed, with huge pages where granted; NULL when short. */
+void *ggfw_memory_new(int64_t bytes);
+void ggfw_memory_free(void *memory, int64_t bytes);
+/* Tell the system that file-mapped memory is not needed in RAM any more (madvise DONTNEED); whole pages inside only. */
+void ggfw_memory_release(const void *mapped, int64_t bytes);
+
+/* cffi: end */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,411 @@
+/* ggfw_kernels.h: the public C contract between a plan, the executor and the kernel libraries.
+ *
+ * A *plan* is a flat list of steps, made once per model in Python (ggfw.graph.plan). The *executor* runs all steps of
+ * the plan for one ragged batch in one call. A *kernel* is one entry of a library's table: (op, format, row classes)
+ * -> functions. Third parties may ship further libraries (kernel backends) or single kernels (ops of their own).
+ *
+ * The text between the two markers is read by cffi as it stands: declarations only, no macros with arguments.
+ */
+#ifndef GGFW_KERNELS_H
+#define GGFW_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* cffi: begin */
+
+#define GGFW_KERNELS_ABI 1
+
+#define GGFW_MAX_INPUTS 6
+#define GGFW_MAX_OUTPUTS 4
+#define GGFW_MAX_WEIGHTS 4
+#define GGFW_MAX_POOLS 4
+#define GGFW_FORMAT_NONE -1
+
+/* ---- views: where a tensor of the plan lives ---------------------------------------------------------------- */
+
+enum ggfw_type {
+    GGFW_F32 = 0,
+    GGFW_I32 = 1,
+    /* Activations quantised to int8, one float scale per 32 columns. A row of n columns (n % 32 == 0) is
+     *   int8_t  q[n]            padded to a multiple of 64 bytes
+     *   float   d[n / 32]       value = d * q
+     *   int32_t sum[n / 16]     sum of q over 16 columns (add two neighbours for 32)
+     * d and sum follow each other without padding; the whole row is padded to a multiple of 64 bytes.
+     * d = max|x| / 127 (0 for a block of zeros), q = round to nearest even of x / d. */
+    GGFW_Q8 = 2
+};
+
+typedef struct ggfw_view {
+    int64_t offset; /* bytes from the arena's base to row 0 */
+    int32_t stride; /* bytes from one row to the next; a multiple of 64 except where the view is a column range */
+    int32_t width;  /* elements per row; 0 = this view is absent */
+    int32_t type;   /* enum ggfw_type */
+    int32_t reserved;
+} ggfw_view;
+
+/* Which rows a step works on. */
+enum ggfw_domain {
+    GGFW_DOMAIN_ROWS = 0,     /* every token row of the batch */
+    GGFW_DOMAIN_OUTPUTS = 1,  /* the gathered rows that want logits or hidden states */
+    GGFW_DOMAIN_SEQUENCES = 2 /* one row per segment (pooling) */
+};
+
+/* Rows of a batch are ordered: all decode rows first, then prompt rows. The route belongs to the kind of row. */
+enum ggfw_row_class { GGFW_ROWS_DECODE = 1, GGFW_ROWS_PROMPT = 2, GGFW_ROWS_ANY = 3 };
+
+/* ---- weights ---------------------------------------------------------------------------------------------- */
+
+enum ggfw_layout {
+    GGFW_LAYOUT_FILE = 0,  /* rows as they stand in the GGUF file */
+    GGFW_LAYOUT_PACKED = 1 /* whatever the kernel's pack() wrote */
+};
+
+struct ggfw_kernel;
+
+typedef struct ggfw_weight {
+    const void *data;
+    int32_t format; /* ggml type id */
+    int32_t layout; /* enum ggfw_layout */
+    int64_t n_out;  /* rows */
+    int64_t n_in;   /* columns */
+    int64_t n_expert;      /* 1, or the number of experts stored one after the other */
+    int64_t expert_stride; /* bytes from one expert to the next */
+    const struct ggfw_kernel *kernel; /* the linear kernel whose pack() wrote data (also serves row look-ups) */
+} ggfw_weight;
+
+/* ---- the batch of one step ---------------------------------------------------------------------------------- */
+
+typedef struct ggfw_segment { /* consecutive rows of one sequence */
+    int32_t row;         /* first row */
+    int32_t n_rows;
+    int32_t position;    /* position of the first row in its sequence; rows follow each other */
+    int32_t row_class;   /* GGFW_ROWS_DECODE or GGFW_ROWS_PROMPT */
+    int32_t state_read;  /* recurrent state slot to read, -1 = start from zero */
+    int32_t state_write; /* recurrent state slot to write */
+    int32_t output;      /* index of its first output row, -1 = none */
+    int32_t n_outputs;   /* its last n_outputs rows are outputs */
+    int32_t table[GGFW_MAX_POOLS]; /* per pool: index into pages[] of the page that holds position 0 */
+} ggfw_segment;
+
+enum ggfw_wants { GGFW_WANT_LOGITS = 1, GGFW_WANT_HIDDEN = 2, GGFW_WANT_POOLED = 4 };
+
+struct ggfw_sampler;
+
+typedef struct ggfw_batch {
+    int32_t n_rows;
+    int32_t n_decode_rows; /* the first n_decode_rows rows are decode rows, the others prompt rows */
+    int32_t n_segments;
+    int32_t n_outputs;
+    int32_t n_decode_outputs; /* outputs of decode rows come first as well */
+    int32_t wants;            /* enum ggfw_wants, or-ed */
+    const int32_t *tokens;    /* [n_rows] token ids, or NULL when embeddings are given */
+    const float *embeddings;  /* [n_rows, n_embd] or NULL */
+    const int32_t *positions; /* [n_rows] */
+    const int32_t *row_segment; /* [n_rows] index of the row's segment */
+    const ggfw_segment *segments; /* [n_segments] */
+    const int32_t *pages;         /* page tables of all segments and pools; -1 = given back (outside the window) */
+    const int32_t *output_rows;   /* [n_outputs] row of each output */
+    struct ggfw_sampler *const *samplers; /* [n_outputs] or NULL; a NULL entry is a host row */
+    int32_t *sampled; /* [n_outputs] result: token id, or a negative sampler status; untouched for host rows */
+} ggfw_batch;
+
+/* ---- cache pools ---------------------------------------------------------------------------------------------- */
+
+/* Pages of the layers of one kind. A page holds page_size positions of K and of V of every layer of the pool:
+ *   K of (layer l, page p): k + (l * n_pages + p) * k_page_bytes, as [n_head_kv][page_size][d_k]
+ *   V likewise with d_v. Element type: GGFW_KV_F32, GGFW_KV_F16 or GGFW_KV_BF16. */
+enum ggfw_kv_type { GGFW_KV_F32 = 0, GGFW_KV_F16 = 1, GGFW_KV_BF16 = 2 };
+
+typedef struct ggfw_pool {
+    uint8_t *k;
+    uint8_t *v;
+    int64_t k_page_bytes;
+    int64_t v_page_bytes;
+    int32_t n_layers;
+    int32_t n_pages;
+    int32_t page_size; /* positions, a multiple of 16 */
+    int32_t type;      /* enum ggfw_kv_type */
+    int32_t n_head_kv;
+    int32_t d_k;
+    int32_t d_v;
+    int32_t reserved;
+} ggfw_pool;
+
+/* Recurrent state of one op: n_slots slots of slot_floats floats. */
+typedef struct ggfw_state {
+    float *data;
+    int64_t slot_floats;
+    int32_t n_slots;
+    int32_t reserved;
+} ggfw_state;
+
+/* ---- steps ---------------------------------------------------------------------------------------------------- */
+
+enum ggfw_op {
+    GGFW_OP_EMBED = 1,      /* in: -; weight[0]: table; out[0] = row of the token (or the given embedding) * scale */
+    GGFW_OP_LINEAR = 2,     /* in[0]: x (F32, or Q8 where the kernel's activation says so); parts: see ggfw_linear */
+    GGFW_OP_QUANTIZE = 3,   /* in[0]: F32 -> out[0]: Q8 */
+    GGFW_OP_NORM = 4,       /* in[0] (+ in[1] residual); see ggfw_norm */
+    GGFW_OP_ROPE_TABLE = 5, /* out[0]: [n_rot / 2][2] cos, sin of each row's position; see ggfw_rope */
+    GGFW_OP_ROPE_STORE = 6, /* rope on q and k, and k, v into the cache; see ggfw_rope_store */
+    GGFW_OP_ATTENTION = 7,  /* in[0]: q; out[0]: [n_head * d_v] (+ out[1]: the same as Q8); see ggfw_attention */
+    GGFW_OP_ELEMENTWISE = 8,  /* in[0] (, in[1]) -> out[0] (+ out[1]: Q8); see ggfw_elementwise */
+    GGFW_OP_GATHER = 9,       /* in[0]: ROWS -> out[0]: OUTPUTS */
+    GGFW_OP_COPY = 10,        /* in[0] -> out[0] (column range of a concatenation) */
+    GGFW_OP_MOE_ROUTE = 11,   /* in[0]: router logits -> out[0]: I32 [k] ids, out[1]: F32 [k] weights; ggfw_moe */
+    GGFW_OP_MOE_LINEAR = 12,  /* in[0]: x ([n_in] or [k, n_in]), in[1]: ids; weight[0]: experts; out[0]: [k, n_out] */
+    GGFW_OP_MOE_SUM = 13,     /* in[0]: [k, n], in[1]: weights [k] (+ in[2] residual) -> out[0]: [n] */
+    GGFW_OP_POOL = 14,        /* in[0]: ROWS or OUTPUTS -> out[0]: SEQUENCES; see ggfw_pooling */
+    GGFW_OP_SAMPLE = 15,      /* in[0]: logits (OUTPUTS); runs batch->samplers into batch->sampled */
+    GGFW_OP_SHORT_CONV = 16,  /* reserved for recurrent architectures */
+    GGFW_OP_SSM_SCAN = 17,
+    GGFW_OP_DELTA_RULE = 18,
+    GGFW_OP_CUSTOM = 64       /* a third party's kernel; params: custom */
+};
+
+/* One activation, several weights: parts share in[0]; part i writes out[i] of n_out_i columns.
+ * y = W x (+ bias) (* scale), then out = y, or out = y + in[1 + i] where that residual view is present
+ * (it may be the same memory as out[i]). */
+typedef struct ggfw_linear {
+    int32_t n_parts;
+    int32_t reserved;
+    const float *bias[GGFW_MAX_OUTPUTS]; /* [n_out_i] or NULL */
+    float scale;  /* 1 unless the graph scales the product */
+    float softcap; /* 0 = none, else cap * tanh(y / cap): after scale, before the residual */
+} ggfw_linear;
+
+/* One kernel for the norms: group = columns that are normalised together (width for the whole row, head_dim for
+ * per head). x = in[0] (+ in[1] when present; the sum goes to out[2] when present: the residual stream).
+ *   RMS:   y = x / sqrt(mean(x^2) + eps) * weight
+ *   LAYER: y = (x - mean) / sqrt(var + eps) * weight + bias
+ *   L2:    y = x / sqrt(sum(x^2) + eps)
+ * weight has weight_width entries (group, or the whole width), NULL = 1. out[0]: F32 (may be absent),
+ * out[1]: Q8 (may be absent). */
+enum ggfw_norm_kind { GGFW_NORM_RMS = 0, GGFW_NORM_LAYER = 1, GGFW_NORM_L2 = 2 };
+
+typedef struct ggfw_norm {
+    int32_t kind;
+    int32_t group;
+    int32_t weight_width;
+    float eps;
+    float scale; /* y is multiplied by it; 1 normally */
+    int32_t reserved;
+    const float *weight;
+    const float *bias;
+} ggfw_norm;
+
+typedef struct ggfw_rope {
+    int32_t n_rot; /* rotated columns, even */
+    int32_t section_width; /* reserved */
+    float magnitude;       /* cos and sin are multiplied by it (yarn) */
+    int32_t reserved;
+    const float *inv_freq; /* [n_rot / 2] radians per position, all scalings and factors applied */
+} ggfw_rope;
+
+/* in[0]: q, in[1]: k, in[2]: v, in[3]: rope table of q and k (absent = no rotation); q is written to out[0] (may be
+ * in[0]), k and v go to the cache of (pool, layer) at the row's position. Absent k (width 0): q only.
+ * q and k may be RMS-normalised per head before the rotation (q_norm, k_norm: [d] or NULL with norm_flags bit set for
+ * a norm without weight), and q is multiplied by q_scale after it. v_norm likewise (bit 4), without rotation. */
+enum ggfw_rope_pairing { GGFW_ROPE_NORM = 0, GGFW_ROPE_NEOX = 1 };
+enum ggfw_norm_flags { GGFW_NORM_Q = 1, GGFW_NORM_K = 2, GGFW_NORM_V = 4 };
+
+typedef struct ggfw_rope_store {
+    int32_t n_head;
+    int32_t n_head_kv;
+    int32_t d_k;
+    int32_t d_v;
+    int32_t n_rot;
+    int32_t pairing;
+    int32_t norm_flags;
+    int32_t pool;
+    int32_t layer; /* index within the pool */
+    float eps;
+    float q_scale;
+    int32_t reserved;
+    const float *q_norm;
+    const float *k_norm;
+    const float *v_norm;
+} ggfw_rope_store;
+
+/* softmax(scale * q k^T, masked) v over the cache of (pool, layer); GQA: head h reads kv head h / (n_head / n_head_kv).
+ * Key p0 is visible to query p1 iff p0 <= p1 (unless bidirectional) and, with window > 0, p1 - p0 < window.
+ * Bidirectional: all keys of the segment. softcap: cap * tanh(s / cap) before the mask. sinks: a logit per head that
+ * joins max and denominator only. alibi: slope per head, adds slope * (p0 - p1). Sums are kept in f32. */
+typedef struct ggfw_attention {
+    int32_t n_head;
+    int32_t n_head_kv;
+    int32_t d_k;
+    int32_t d_v;
+    int32_t pool;
+    int32_t layer;
+    int32_t window;
+    int32_t bidirectional;
+    float scale;
+    float softcap;
+    const float *sinks;
+    const float *alibi;
+} ggfw_attention;
+
+/* a = in[0], b = in[1]; alpha, beta: scalars. The b of a binary op may have width 1 per row (broadcast), or be a
+ * constant vector (vector != NULL, [vector_width], repeated over the width). */
+enum ggfw_elementwise_kind {
+    GGFW_EW_ADD = 0,        /* a + b */
+    GGFW_EW_MUL = 1,        /* a * b */
+    GGFW_EW_SCALE = 2,      /* a * alpha + beta */
+    GGFW_EW_SILU = 3,       /* a * sigmoid(a) */
+    GGFW_EW_GELU_TANH = 4,
+    GGFW_EW_GELU_ERF = 5,
+    GGFW_EW_RELU = 6,
+    GGFW_EW_RELU2 = 7,      /* max(a, 0)^2 */
+    GGFW_EW_SIGMOID = 8,
+    GGFW_EW_SOFTPLUS = 9,   /* identity above 20 */
+    GGFW_EW_EXP = 10,
+    GGFW_EW_TANH = 11,
+    GGFW_EW_SOFTCAP = 12,   /* alpha * tanh(a / alpha) */
+    GGFW_EW_CLAMP = 13,     /* min(max(a, alpha), beta) */
+    GGFW_EW_POSITION_SCALE = 14, /* a * (1 + beta * ln(1 + floor((position + 1) / alpha))): attention temperature */
+    GGFW_EW_SILU_MUL = 32,      /* silu(a) * b: gates, fused by a pass */
+    GGFW_EW_GELU_TANH_MUL = 33,
+    GGFW_EW_GELU_ERF_MUL = 34,
+    GGFW_EW_RELU2_MUL = 35,
+    GGFW_EW_SIGMOID_MUL = 36,
+    GGFW_EW_GPT_OSS = 37        /* g = min(a, beta); u = clamp(b, -beta, beta); g * sigmoid(alpha * g) * (u + 1) */
+};
+
+typedef struct ggfw_elementwise {
+    int32_t kind;
+    int32_t vector_width;
+    float alpha;
+    float beta;
+    const float *vector;
+} ggfw_elementwise;
+
+/* Gate function -> (selection += bias) -> top-k (ties to the lower id) -> optional renormalisation -> scale. */
+enum ggfw_gate { GGFW_GATE_SOFTMAX = 0, GGFW_GATE_SIGMOID = 1, GGFW_GATE_SOFTMAX_WEIGHT = 2 };
+
+typedef struct ggfw_moe {
+    int32_t n_expert;
+    int32_t n_used;
+    int32_t gate;
+    int32_t renormalise; /* divide by the sum, clamped to at least 6.103515625e-5 */
+    int32_t n_group;
+    int32_t n_group_used;
+    float scale;
+    int32_t per_slot_input;     /* MOE_LINEAR: 1 = in[0] is [k, n_in], 0 = the same x for all k */
+    const float *selection_bias; /* [n_expert] or NULL */
+    const float *bias;           /* MOE_LINEAR: [n_expert, n_out] or NULL */
+    const float *expert_scale;   /* MOE_LINEAR: result of expert e times expert_scale[e], or NULL */
+} ggfw_moe;
+
+enum ggfw_pooling_kind { GGFW_POOL_MEAN = 0, GGFW_POOL_FIRST = 1, GGFW_POOL_LAST = 2 };
+
+typedef struct ggfw_pooling {
+    int32_t kind;
+    int32_t reserved;
+} ggfw_pooling;
+
+typedef struct ggfw_embed {
+    float scale;
+    int32_t by; /* 0 = token, 1 = position */
+} ggfw_embed;
+
+typedef struct ggfw_custom {
+    int64_t i[8];
+    double f[8];
+    const float *constant[4];
+    int32_t state; /* index into run->states, -1 = none */
+    int32_t reserved;
+} ggfw_custom;
+
+typedef struct ggfw_step {
+    int32_t op;     /* enum ggfw_op */
+    int32_t domain; /* enum ggfw_domain of its outputs */
+    int32_t needed_for; /* enum ggfw_wants: skipped unless the batch wants one of them */
+    int32_t flags;      /* enum ggfw_step_flags */
+    ggfw_view in[GGFW_MAX_INPUTS];
+    ggfw_view out[GGFW_MAX_OUTPUTS];
+    const ggfw_weight *weight[GGFW_MAX_WEIGHTS];
+    const struct ggfw_kernel *decode; /* kernel for decode rows */
+    const struct ggfw_kernel *prompt; /* kernel for prompt rows; when equal to decode, one region serves all rows */
+    union {
+        ggfw_linear linear;
+        ggfw_norm norm;
+        ggfw_rope rope;
+        ggfw_rope_store rope_store;
+        ggfw_attention attention;
+        ggfw_elementwise elementwise;
+        ggfw_moe moe;
+        ggfw_pooling pooling;
+        ggfw_embed embed;
+        ggfw_custom custom;
+    } params;
+} ggfw_step;
+
+enum ggfw_step_flags { GGFW_STEP_REEXECUTABLE = 1 };
+
+/* What a kernel sees while it runs. Immutable for the duration of the step. */
+typedef struct ggfw_run {
+    uint8_t *arena;
+    const ggfw_batch *batch;
+    const ggfw_pool *pools;
+    const ggfw_state *states;
+    int32_t n_threads;
+    int32_t max_rows;    /* capacity of the ROWS domain: kernels may size shared tables by it */
+    int32_t max_outputs;
+    int32_t prefetch;    /* software prefetch distance in bytes */
+} ggfw_run;
+
+/* ---- kernels -------------------------------------------------------------------------------------------------- */
+
+typedef struct ggfw_kernel {
+    const char *name;
+    int32_t op;          /* enum ggfw_op */
+    int32_t format;      /* ggml type id of weight[0] for LINEAR, MOE_LINEAR and EMBED; GGFW_FORMAT_NONE otherwise */
+    int32_t row_classes; /* enum ggfw_row_class, or-ed */
+    int32_t activation;  /* type of in[0] it wants: GGFW_F32 or GGFW_Q8 */
+    int32_t flags;
+    int32_t n_in_multiple; /* n_in must be a multiple of it */
+    /* LINEAR only. pack() converts file rows first .. first + n - 1 (first is a multiple of 16) of an n_out x n_in
+     * matrix into packed, which has pack_size() bytes and 64-byte alignment; any n_out is fine (the last group is
+     * padded). NULL pack: the kernel reads the file layout. unpack_rows() writes the dequantised rows ids[0..n). */
+    int64_t (*pack_size)(int64_t n_out, int64_t n_in);
+    void (*pack)(const void *file_rows, int64_t n_out, int64_t n_in, int64_t first, int64_t n, void *packed);
+    void (*unpack_rows)(const void *data, int64_t n_out, int64_t n_in, const int32_t *ids, int64_t n, float *out,
+                        int64_t out_stride_bytes);
+    /* Bytes of scratch per thread (64-byte aligned), for a batch of run->max_rows rows; NULL = none. */
+    int64_t (*scratch_size)(const ggfw_step *step, const ggfw_run *run);
+    /* Chunks of work for the rows [row_begin, row_end) of the step's domain; must not depend on who calls. */
+    int32_t (*n_chunks)(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end);
+    /* Compute one chunk. With commit == NULL the result is written in place, chunks write disjoint memory and running
+     * a chunk twice gives the same bytes; else run() writes to scratch and commit() copies it into place. */
+    void (*run)(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end, int32_t chunk,
+                void *scratch);
+    void (*commit)(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end, int32_t chunk,
+                   void *scratch);
+} ggfw_kernel;
+
+typedef struct ggfw_kernel_table {
+    const char *name; /* "avx2" */
+    int32_t abi;
+    int32_t n_kernels;
+    const ggfw_kernel *kernels;
+    /* One row of file-layout weights times one f32 vector per call, for tests and for ggfw.kernels.matvec: y[r] = W_r x
+     * by the fastest exact-activation route of this unit for the format, or NULL. */
+    int32_t (*usable)(void); /* 1 when this processor and operating system can run it */
+} ggfw_kernel_table;
+
+/* Every kernel library exports these two. */
+int32_t ggfw_kernels_abi(void);
+const ggfw_kernel_table *ggfw_kernels(void);
+
+/* cffi: end */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
