@@ -1,0 +1,296 @@
+"""Discovery of plugins: every entry point of the group ``ggfw``, each behind its own guard.
+
+pluggy checks hook signatures; the loop is our own, because ``load_setuptools_entrypoints`` stops at the first
+``ImportError``, lets a foreign package take a built-in's name, and accepts misspelt hooks without a word. Here a
+broken plugin becomes a :class:`Row` with its stage and its error, and costs nothing else. What cannot be isolated: a
+crash in native code and a hang while a plugin is imported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint
+from importlib.metadata import entry_points as installed_entry_points
+from typing import Any
+
+import pluggy
+
+from ggfw import hookspecs
+from ggfw.descriptors import KINDS, Descriptor
+from ggfw.hookspecs import GROUP, PLUGIN_API
+
+#: Distribution whose plugins are the built-in ones.
+BUILTIN = "ggfw"
+
+#: ``kind`` of a row that stands for a plugin as a whole.
+PLUGIN = "plugin"
+
+HOOK_PREFIX = "ggfw_register_"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of ``ggfw plugins list``.
+
+    Args:
+        kind: ``architectures``, ``quant_formats``, ... or ``plugin`` where no kind is known.
+        name: name of the descriptor, or of the plugin where there is none.
+        version: version of the distribution; empty when unknown.
+        distribution: the installed package it comes from.
+        state: ``ok``; ``available`` (sound, but not usable on this machine); ``disabled`` (by the user); ``failed``;
+            ``incompatible`` (other plugin API); ``shadowed`` (another descriptor of that name won).
+        reason: one sentence for every state but ``ok``.
+        stage: where a failure happened: ``name``, ``import``, ``validate``, ``hook``, ``descriptor``, ``probe``,
+            ``match``; else empty.
+        plugin: name of the entry point.
+        summary: the descriptor's own line.
+    """
+
+    kind: str
+    name: str
+    version: str
+    distribution: str
+    state: str
+    reason: str = ""
+    stage: str = ""
+    plugin: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The entry point a plugin came through: its name, its distribution, and that distribution's version."""
+
+    plugin: str
+    distribution: str
+    version: str
+
+    @property
+    def builtin(self) -> bool:
+        """Whether the plugin belongs to ggfw itself."""
+        return _canonical(self.distribution) == BUILTIN
+
+    def row(self, state: str, reason: str, stage: str = "", *, kind: str = "", name: str = "") -> Row:
+        """Return a row for this plugin, or for its descriptor ``name`` of ``kind``."""
+        if not kind:
+            # Built-ins are named KIND.NAME, which says what a plugin would have been even if it never loads.
+            head, _, tail = self.plugin.partition(".")
+            kind, name = (head, tail) if head in KINDS and tail else (PLUGIN, self.plugin)
+        return Row(kind, name, self.version, self.distribution, state, reason, stage, self.plugin)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One sound descriptor and where it came from."""
+
+    kind: str
+    descriptor: Any
+    origin: Origin
+
+    def row(self, state: str = "ok", reason: str = "", stage: str = "") -> Row:
+        """Return this descriptor's row."""
+        d, o = self.descriptor, self.origin
+        return Row(self.kind, d.name, o.version, o.distribution, state, reason, stage, o.plugin, d.summary)
+
+    @property
+    def rank(self) -> tuple[int, bool, str, str]:
+        """Sort key; the smallest wins: higher priority, then built-in, then the plugin whose name sorts first."""
+        return -self.descriptor.priority, not self.origin.builtin, self.origin.plugin, self.descriptor.name
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Which plugins the user wants.
+
+    Args:
+        only: names of third-party plugins to load, or None for all; built-ins are not affected.
+        disabled: names that are not loaded.
+        strict: whether any broken plugin is an error.
+
+    A name is an entry point's (``architectures.llama``), the part of it behind the kind (``llama``), a distribution's
+    (``ggfw-arch-toy``) or, for ``disabled``, also a descriptor's (``Q4_0``, ``quant_formats.Q4_0``).
+    """
+
+    only: frozenset[str] | None = None
+    disabled: frozenset[str] = frozenset()
+    strict: bool = False
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Switches:
+        """Read ``GGFW_PLUGINS``, ``GGFW_DISABLE_PLUGINS`` and ``GGFW_STRICT_PLUGINS``."""
+        only = environ.get("GGFW_PLUGINS")
+        return cls(
+            only=None if only is None else _names(only),
+            disabled=_names(environ.get("GGFW_DISABLE_PLUGINS", "")),
+            strict=environ.get("GGFW_STRICT_PLUGINS", "0").lower() not in ("", "0", "false", "no", "off"),
+        )
+
+    def refusal(self, origin: Origin) -> str:
+        """Return why this plugin is not to be loaded, or an empty string."""
+        _, _, short = origin.plugin.partition(".")
+        names = {origin.plugin, short, origin.distribution, _canonical(origin.distribution)} - {""}
+        if names & self.disabled:
+            return "named in GGFW_DISABLE_PLUGINS"
+        if self.only is not None and not origin.builtin and not names & self.only:
+            return "not named in GGFW_PLUGINS"
+        return ""
+
+
+@dataclass
+class Found:
+    """Result of a discovery: what plugins offer, and one row for everything that is not on offer."""
+
+    offers: list[Offer] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+
+
+def discover(entry_points: Iterable[EntryPoint] | None, switches: Switches) -> Found:
+    """Load every plugin once, built-ins first, then by name.
+
+    Args:
+        entry_points: the doors to open; None means those of all installed distributions.
+        switches: which to leave out.
+
+    Returns:
+        Sound descriptors, and rows for what is disabled, broken or incompatible. Never raises for a plugin's sake;
+        only ``KeyboardInterrupt`` passes.
+    """
+    if entry_points is None:
+        entry_points = installed_entry_points(group=GROUP)
+    doors = sorted(((_origin(ep), ep) for ep in entry_points), key=_load_order)
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(hookspecs)
+    found = Found()
+    owners: dict[str, Origin] = {}
+    for origin, ep in doors:
+        owner = owners.setdefault(origin.plugin, origin)
+        if owner is not origin:
+            reason = f"the name belongs to the distribution {owner.distribution}; rename the entry point"
+            found.rows.append(origin.row("failed", reason, "name"))
+        elif refusal := switches.refusal(origin):
+            found.rows.append(origin.row("disabled", refusal))
+        else:
+            _open(manager, origin, ep, switches, found)
+    return found
+
+
+def _open(
+    manager: pluggy.PluginManager, origin: Origin, ep: EntryPoint, switches: Switches, found: Found
+) -> None:
+    """Import, check and ask one plugin; whatever it does wrong ends up in ``found.rows``."""
+    stage = "import"
+    try:
+        plugin = ep.load()
+        stage = "validate"
+        api = getattr(plugin, "GGFW_PLUGIN_API", None)
+        if api != PLUGIN_API:
+            said = "states no GGFW_PLUGIN_API" if api is None else f"is written for plugin API {api}"
+            found.rows.append(origin.row("incompatible", f"it {said}, this ggfw speaks {PLUGIN_API}", stage))
+            return
+        hooks = _register(manager, origin, plugin)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as exc:  # SystemExit too: a plugin must not end the process that lists it
+        if manager.has_plugin(origin.plugin):
+            manager.unregister(name=origin.plugin)
+        found.rows.append(origin.row("failed", describe(exc), stage))
+        return
+    offered = 0
+    for kind, function in hooks:
+        try:
+            items = list(function())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as exc:
+            found.rows.append(origin.row("failed", f"{HOOK_PREFIX}{kind}: {describe(exc)}", "hook"))
+            offered += 1
+            continue
+        for item in items:
+            offered += 1
+            if problem := _problem(kind, item):
+                name = getattr(item, "name", None)
+                name = name if isinstance(name, str) and name else origin.plugin
+                found.rows.append(origin.row("failed", problem, "descriptor", kind=kind, name=name))
+            elif {item.name, f"{kind}.{item.name}"} & switches.disabled:
+                found.rows.append(Offer(kind, item, origin).row("disabled", "named in GGFW_DISABLE_PLUGINS"))
+            else:
+                found.offers.append(Offer(kind, item, origin))
+    if not offered:
+        found.rows.append(origin.row("ok", "it offers nothing here"))
+
+
+def _register(manager: pluggy.PluginManager, origin: Origin, plugin: Any) -> list[tuple[str, Any]]:
+    """Register with pluggy and return ``(kind, implementation)`` pairs; raises for everything that breaks a spec."""
+    manager.register(plugin, name=origin.plugin)
+    hooks: list[tuple[str, Any]] = []
+    callers = manager.get_hookcallers(plugin) or []
+    if not callers:
+        raise pluggy.PluginValidationError(plugin, "it implements no hook; mark one with @hookimpl")
+    for caller in callers:
+        impl = next(impl for impl in caller.get_hookimpls() if impl.plugin is plugin)
+        if not caller.has_spec():
+            if impl.optionalhook:
+                continue  # written for a later ggfw as well
+            near = get_close_matches(caller.name, [HOOK_PREFIX + kind for kind in KINDS], n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise pluggy.PluginValidationError(plugin, f"no such hook: {caller.name}{hint}")
+        if impl.hookwrapper or impl.wrapper:
+            raise pluggy.PluginValidationError(
+                plugin, f"{caller.name} is a wrapper; registration hooks take none"
+            )
+        hooks.append((caller.name.removeprefix(HOOK_PREFIX), impl.function))
+    order = list(KINDS)
+    return sorted(hooks, key=lambda hook: order.index(hook[0]))
+
+
+def _problem(kind: str, item: Any) -> str:
+    """Return what is wrong with one result of a hook, or an empty string."""
+    expected = KINDS[kind]
+    if not isinstance(item, expected):
+        return f"{HOOK_PREFIX}{kind} returned {type(item).__name__}, expected {expected.__name__}"
+    try:
+        return "; ".join(Descriptor.problems(item) or item.problems())
+    except Exception as exc:
+        return f"its check failed: {describe(exc)}"
+
+
+def describe(exc: BaseException) -> str:
+    """Return an error as one line: ``Type: message``; a plugin's own validation error without pluggy's preamble."""
+    if isinstance(exc, pluggy.PluginValidationError):
+        lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+        # pluggy's texts name the plugin first and the complaint last; ours are one line.
+        return lines[-1] if lines else "it does not fit the hook specification"
+    text = " ".join(str(exc).split())
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+
+
+def _origin(ep: EntryPoint) -> Origin:
+    dist = ep.dist
+    if dist is None:  # made by hand, as tests do
+        return Origin(ep.name, "", "")
+    try:
+        return Origin(ep.name, dist.metadata["Name"] or "", dist.version or "")
+    except Exception:  # a distribution with damaged metadata still has its entry points
+        return Origin(ep.name, "", "")
+
+
+def _load_order(door: tuple[Origin, EntryPoint]) -> tuple[bool, str, str]:
+    origin, _ = door
+    return not origin.builtin, origin.plugin, origin.distribution
+
+
+def _canonical(name: str) -> str:
+    """Normalise a distribution's name as PEP 503 does."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _names(text: str) -> frozenset[str]:
+    def parts() -> Iterator[str]:
+        for part in text.split(","):
+            if part := part.strip():
+                yield part
+
+    return frozenset(parts())
