@@ -1,0 +1,23 @@
+"""The GGUF container: reader, metadata, split sets, writer, analysis. Reads no weights on its own account."""
+
+from __future__ import annotations
+
+from .metadata import Metadata, MetadataArray, ValueType
+from .reader import GGUF
+from .split import shard_file_name, split_name
+from .tensors import TensorInfo
+from .types import GGML_TYPE_BY_NAME, GGML_TYPES, GGMLType, type_name
+
+__all__ = [
+    "GGML_TYPES",
+    "GGML_TYPE_BY_NAME",
+    "GGMLType",
+    "GGUF",
+    "Metadata",
+    "MetadataArray",
+    "TensorInfo",
+    "ValueType",
+    "shard_file_name",
+    "split_name",
+    "type_name",
+]
