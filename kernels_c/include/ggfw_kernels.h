@@ -147,7 +147,9 @@ typedef struct ggfw_state {
 /* ---- steps ---------------------------------------------------------------------------------------------------- */
 
 enum ggfw_op {
-    GGFW_OP_EMBED = 1,      /* in: -; weight[0]: table; out[0] = row of the token (or the given embedding) * scale */
+    /* in: -; weight[0]: table, read through its kernel's unpack_rows; out[0] = row of the token (or the given
+     * embedding) * scale. A kernel with op EMBED, a format and NULL pack brings unpack_rows for the file layout. */
+    GGFW_OP_EMBED = 1,
     GGFW_OP_LINEAR = 2,     /* in[0]: x (F32, or Q8 where the kernel's activation says so); parts: see ggfw_linear */
     GGFW_OP_QUANTIZE = 3,   /* in[0]: F32 -> out[0]: Q8 */
     GGFW_OP_NORM = 4,       /* in[0] (+ in[1] residual); see ggfw_norm */
@@ -394,8 +396,6 @@ typedef struct ggfw_kernel_table {
     int32_t abi;
     int32_t n_kernels;
     const ggfw_kernel *kernels;
-    /* One row of file-layout weights times one f32 vector per call, for tests and for ggfw.kernels.matvec: y[r] = W_r x
-     * by the fastest exact-activation route of this unit for the format, or NULL. */
     int32_t (*usable)(void); /* 1 when this processor and operating system can run it */
 } ggfw_kernel_table;
 
