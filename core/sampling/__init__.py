@@ -1,0 +1,28 @@
+"""Sampling: from a row of logits to a token, without a model.
+
+>>> from ggfw.sampling import Params, Sampler
+>>> Sampler(Params(temperature=0)).pick([1.0, 3.0, 3.0])
+1
+"""
+
+from ggfw.sampling.arithmetic import greedy, softmax
+from ggfw.sampling.chain import Sampler
+from ggfw.sampling.constraint import Constraint
+from ggfw.sampling.params import Params, defaults
+from ggfw.sampling.rng import Pcg
+from ggfw.sampling.stages import Candidates, Stage, StageContext
+from ggfw.sampling.stop import StopStrings
+
+__all__ = [
+    "Candidates",
+    "Constraint",
+    "Params",
+    "Pcg",
+    "Sampler",
+    "Stage",
+    "StageContext",
+    "StopStrings",
+    "defaults",
+    "greedy",
+    "softmax",
+]
