@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .metadata import Metadata, MetadataArray, ValueType
-from .reader import GGUF
-from .split import shard_file_name, split_name
-from .tensors import TensorInfo
-from .types import GGML_TYPE_BY_NAME, GGML_TYPES, GGMLType, type_name
+from ggfw.gguf.metadata import Metadata, MetadataArray, ValueType
+from ggfw.gguf.reader import GGUF
+from ggfw.gguf.split import shard_file_name, split_name
+from ggfw.gguf.tensors import TensorInfo
+from ggfw.gguf.types import GGML_TYPE_BY_NAME, GGML_TYPES, GGMLType, type_name
 
 __all__ = [
     "GGML_TYPES",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NoReturn
 
-from ..errors import GGUFError
+from ggfw.errors import GGUFError
 
 
 class Cursor:

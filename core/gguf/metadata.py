@@ -14,9 +14,9 @@ from typing import Any, NoReturn, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import GGUFError
-from .cursor import Cursor
-from .strings import decode_strings, raw_strings, scan_strings
+from ggfw.errors import GGUFError
+from ggfw.gguf.cursor import Cursor
+from ggfw.gguf.strings import decode_strings, raw_strings, scan_strings
 
 
 class ValueType(IntEnum):

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
 
-from ..errors import GGUFError
-from .metadata import Metadata
-from .shard import Shard, open_shard
-from .split import check_set, complete_set
-from .tensors import TensorInfo
+from ggfw.errors import GGUFError
+from ggfw.gguf.metadata import Metadata
+from ggfw.gguf.shard import Shard, open_shard
+from ggfw.gguf.split import check_set, complete_set
+from ggfw.gguf.tensors import TensorInfo
 
 FileLike = str | os.PathLike[str] | bytes | bytearray | memoryview
 

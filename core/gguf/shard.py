@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import GGUFError, ModelNotFound
-from .cursor import Cursor
-from .metadata import Metadata, ValueType, read_metadata
-from .tensors import TensorInfo, TensorRecord, place_tensors, read_tensor_records
+from ggfw.errors import GGUFError, ModelNotFound
+from ggfw.gguf.cursor import Cursor
+from ggfw.gguf.metadata import Metadata, ValueType, read_metadata
+from ggfw.gguf.tensors import TensorInfo, TensorRecord, place_tensors, read_tensor_records
 
 DEFAULT_ALIGNMENT = 32
 VERSIONS = (2, 3)

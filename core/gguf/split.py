@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import GGUFError
-from .shard import Shard, open_shard
+from ggfw.errors import GGUFError
+from ggfw.gguf.shard import Shard, open_shard
 
 _NAME = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE | re.DOTALL)
 _MAX_SHARDS = 99999  # five digits

@@ -9,9 +9,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import GGUFError
-from .cursor import Cursor
-from .types import GGML_TYPES, type_name
+from ggfw.errors import GGUFError
+from ggfw.gguf.cursor import Cursor
+from ggfw.gguf.types import GGML_TYPES, type_name
 
 MAX_DIMS = 4  # ggml's limit
 _MAX_ELEMENTS = 2**63 - 1
