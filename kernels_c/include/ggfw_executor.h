@@ -28,7 +28,8 @@ int32_t ggfw_threads_set(int32_t n_threads, int32_t spin_us);
 int32_t ggfw_threads_get(void);
 
 /* steps are copied; weights, constants, pools and states are borrowed and must outlive the executor. The arena is
- * allocated here (huge pages where the system grants them). Returns NULL when memory is short. */
+ * allocated here (huge pages where the system grants them). Returns NULL when memory is short or a step is malformed
+ * (no kernel, a pool or a view out of range). */
 ggfw_executor *ggfw_executor_new(const ggfw_step *steps, int32_t n_steps, int64_t arena_bytes, int32_t max_rows,
                                  int32_t max_outputs, const ggfw_pool *pools, int32_t n_pools,
                                  const ggfw_state *states, int32_t n_states, int32_t prefetch);
@@ -52,6 +53,12 @@ void ggfw_executor_timings(ggfw_executor *executor, int64_t *out);
  * packed experts stand pack_size() apart). */
 int32_t ggfw_pack(const ggfw_kernel *kernel, const void *file_rows, int64_t n_out, int64_t n_in, int64_t n_expert,
                   void *packed);
+
+/* y = x W^T once, on the pool's threads, for tests and for callers without a plan: packs file_rows (n_out x n_in in the
+ * format of linear) into memory of its own, quantises x [n_rows][n_in] where the kernel wants it (quantize: a kernel of
+ * op QUANTIZE, may be NULL otherwise), writes y [n_rows][n_out]. Returns enum ggfw_status. */
+int32_t ggfw_linear_once(const ggfw_kernel *linear, const ggfw_kernel *quantize, const void *file_rows, int64_t n_out,
+                         int64_t n_in, const float *x, int32_t n_rows, float *y);
 
 /* Page-aligned anonymous memory, zeroed, with huge pages where granted; NULL when short. */
 void *ggfw_memory_new(int64_t bytes);

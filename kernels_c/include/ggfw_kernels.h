@@ -52,7 +52,7 @@ typedef struct ggfw_view {
 enum ggfw_domain {
     GGFW_DOMAIN_ROWS = 0,     /* every token row of the batch */
     GGFW_DOMAIN_OUTPUTS = 1,  /* the gathered rows that want logits or hidden states */
-    GGFW_DOMAIN_SEQUENCES = 2 /* one row per segment (pooling) */
+    GGFW_DOMAIN_SEQUENCES = 2 /* one row per segment (pooling); capacity: max_outputs */
 };
 
 /* Rows of a batch are ordered: all decode rows first, then prompt rows. The route belongs to the kind of row. */
@@ -236,7 +236,7 @@ typedef struct ggfw_rope_store {
 
 /* softmax(scale * q k^T, masked) v over the cache of (pool, layer); GQA: head h reads kv head h / (n_head / n_head_kv).
  * Key p0 is visible to query p1 iff p0 <= p1 (unless bidirectional) and, with window > 0, p1 - p0 < window.
- * Bidirectional: all keys of the segment. softcap: cap * tanh(s / cap) before the mask. sinks: a logit per head that
+ * Bidirectional: all keys of the segment; with window > 0 those with |p1 - p0| < window. softcap: cap * tanh(s / cap) before the mask. sinks: a logit per head that
  * joins max and denominator only. alibi: slope per head, adds slope * (p0 - p1). Sums are kept in f32. */
 typedef struct ggfw_attention {
     int32_t n_head;
@@ -308,7 +308,7 @@ enum ggfw_pooling_kind { GGFW_POOL_MEAN = 0, GGFW_POOL_FIRST = 1, GGFW_POOL_LAST
 
 typedef struct ggfw_pooling {
     int32_t kind;
-    int32_t reserved;
+    int32_t input_domain; /* enum ggfw_domain of in[0]: ROWS, or OUTPUTS (the segment's output rows) */
 } ggfw_pooling;
 
 typedef struct ggfw_embed {
@@ -327,7 +327,7 @@ typedef struct ggfw_custom {
 typedef struct ggfw_step {
     int32_t op;     /* enum ggfw_op */
     int32_t domain; /* enum ggfw_domain of its outputs */
-    int32_t needed_for; /* enum ggfw_wants: skipped unless the batch wants one of them */
+    int32_t needed_for; /* enum ggfw_wants: skipped unless the batch wants one of them; 0 = always needed */
     int32_t flags;      /* enum ggfw_step_flags */
     ggfw_view in[GGFW_MAX_INPUTS];
     ggfw_view out[GGFW_MAX_OUTPUTS];
@@ -360,6 +360,7 @@ typedef struct ggfw_run {
     int32_t max_rows;    /* capacity of the ROWS domain: kernels may size shared tables by it */
     int32_t max_outputs;
     int32_t prefetch;    /* software prefetch distance in bytes */
+    uint8_t *shared;     /* memory of this step's kernel, shared by all its chunks and its `then`; see shared_size */
 } ggfw_run;
 
 /* ---- kernels -------------------------------------------------------------------------------------------------- */
@@ -373,7 +374,7 @@ typedef struct ggfw_kernel {
     int32_t flags;
     int32_t n_in_multiple; /* n_in must be a multiple of it */
     /* LINEAR only. pack() converts file rows first .. first + n - 1 (first is a multiple of 16) of an n_out x n_in
-     * matrix into packed, which has pack_size() bytes and 64-byte alignment; any n_out is fine (the last group is
+     * matrix (file_rows points to its row 0) into packed, which has pack_size() bytes and 64-byte alignment; any n_out is fine (the last group is
      * padded). NULL pack: the kernel reads the file layout. unpack_rows() writes the dequantised rows ids[0..n). */
     int64_t (*pack_size)(int64_t n_out, int64_t n_in);
     void (*pack)(const void *file_rows, int64_t n_out, int64_t n_in, int64_t first, int64_t n, void *packed);
@@ -389,6 +390,11 @@ typedef struct ggfw_kernel {
                 void *scratch);
     void (*commit)(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end, int32_t chunk,
                    void *scratch);
+    /* Bytes of run->shared (64-byte aligned, not zeroed) for a batch of max_rows rows; NULL = none. */
+    int64_t (*shared_size)(const ggfw_step *step, const ggfw_run *run);
+    /* A second region over the same rows after all chunks of this one (reductions over chunks), or NULL. Its n_chunks
+     * may return 0 when there is nothing left to do. */
+    const struct ggfw_kernel *then;
 } ggfw_kernel;
 
 typedef struct ggfw_kernel_table {
