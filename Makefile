@@ -1,0 +1,80 @@
+# `make` explains itself. Every target makes what it needs; the first use of any makes .venv.
+.DEFAULT_GOAL := help
+.PHONY: help run chat serve test test-all lint check bench peers coverage cross-build clean
+.NOTPARALLEL:
+
+ENVIRONMENT := sh .ci/environment.sh
+PY          := .venv/bin/python
+PYTEST      := $(PY) -m pytest
+
+# Settings of run, chat, serve and bench reach the shell through its environment and unexpanded, so that a prompt may
+# hold quotes and dollars. PROMPT and TEMP count only when given to make itself: other programs set variables of
+# these names.
+given = $(if $(filter command,$(firstword $(origin $1))),$(value $1))
+set   = $(if $(filter command environment,$(firstword $(origin $1))),$(value $1))
+export MAKE_MODEL          := $(call set,MODEL)
+export MAKE_PROMPT         := $(call given,PROMPT)
+export MAKE_THREADS        := $(call set,THREADS)
+export MAKE_TEMP           := $(call given,TEMP)
+export MAKE_TOP_P          := $(call set,TOP_P)
+export MAKE_TOP_K          := $(call set,TOP_K)
+export MAKE_MIN_P          := $(call set,MIN_P)
+export MAKE_REPEAT_PENALTY := $(call set,REPEAT_PENALTY)
+export MAKE_SEED           := $(call set,SEED)
+export MAKE_MAX_TOKENS     := $(call set,MAX_TOKENS)
+export MAKE_SKILLS_DIR     := $(call set,SKILLS_DIR)
+
+help:
+	@echo 'make run          let a model answer: MODEL=... PROMPT="..." (without MODEL: SmolLM2-135M-Instruct)'
+	@echo 'make chat         talk with a model: MODEL=...'
+	@echo 'make serve        serve models over HTTP: MODEL=...'
+	@echo 'make bench        measure prompt and decode speed: MODEL=...'
+	@echo '                  (also THREADS TEMP TOP_P TOP_K MIN_P REPEAT_PENALTY SEED MAX_TOKENS SKILLS_DIR,'
+	@echo '                  and ARGS="--any --flags")'
+	@echo 'make test         the tests that take minutes'
+	@echo 'make test-all     all tests, with real models'
+	@echo 'make lint         ruff and mypy'
+	@echo 'make check        lint and test'
+	@echo 'make coverage     tests with line coverage'
+	@echo 'make peers        compare speed with llama.cpp: ONLY=...'
+	@echo 'make cross-build  compile the C code for Linux, macOS and Windows on x86-64 and arm64'
+	@echo 'make clean        remove what was built (not the models)'
+	@$(ENVIRONMENT) check
+
+run chat serve bench:
+	@$(ENVIRONMENT) run
+	@sh .ci/verb.sh $@ $(value ARGS)
+
+test:
+	@$(ENVIRONMENT) test
+	@$(PYTEST) -m 'not slow' $(value ARGS)
+
+test-all:
+	@$(ENVIRONMENT) test
+	@$(PYTEST) $(value ARGS)
+
+lint:
+	@$(ENVIRONMENT) test
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@sh .ci/types.sh
+
+check: lint test
+
+coverage:
+	@$(ENVIRONMENT) test
+	@$(PY) -m coverage --version >/dev/null 2>&1 || $(PY) -m pip install -q coverage
+	@$(PY) -m coverage run --source=ggfw -m pytest -m 'not slow' $(value ARGS)
+	@$(PY) -m coverage report --skip-covered --sort=cover
+
+peers:
+	@$(ENVIRONMENT) run
+	@$(PY) bench/peers.py $(if $(ONLY),--only '$(ONLY)') $(value ARGS)
+
+cross-build:
+	@$(ENVIRONMENT) run
+	@$(PY) kernels_c/cross.py $(value ARGS)
+
+clean:
+	rm -rf .venv .venv-* .cache build dist *.egg-info kernels_c/lib .coverage .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
