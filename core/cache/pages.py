@@ -73,7 +73,8 @@ class Sequence:
     Attributes:
         n_positions: positions that are filled; the next row stands at this position.
         tables: per pool, the page of every PAGE_SIZE positions (GIVEN_BACK where it left the window).
-        state_slot: slot of the recurrent state, -1 when the model has none.
+        state_slot: slot of the recurrent state, -1 when the model has none. A slot has two halves: a step reads one
+            and writes the other, so that a step can be repeated.
         version: changes whenever a table changes, so that executors can keep their copy.
     """
 
@@ -82,6 +83,7 @@ class Sequence:
         self.n_positions = 0
         self.tables: list[list[int]] = [[] for _ in cache.pools]
         self.state_slot = cache.take_slot()
+        self._state_half = 0
         self.version = 0
 
     def reserve(self, n_rows: int) -> None:
@@ -101,9 +103,17 @@ class Sequence:
             table.extend(pool.take(max(m, 0)))
         self.version += 1
 
+    def state_halves(self) -> tuple[int, int]:
+        """Return (half-slot to read, half-slot to write); (-1, ...) at the start of the sequence, (-1, -1) without."""
+        if self.state_slot < 0:
+            return -1, -1
+        read, write = 2 * self.state_slot + self._state_half, 2 * self.state_slot + 1 - self._state_half
+        return (read if self.n_positions else -1), write
+
     def advance(self, n_rows: int) -> None:
         """Count ``n_rows`` positions as filled and give back pages that no later row can see."""
         self.n_positions += n_rows
+        self._state_half = 1 - self._state_half
         for pool, table in zip(self.cache.pools, self.tables, strict=True):
             window = pool.spec.window
             if not window:

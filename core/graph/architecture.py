@@ -1,0 +1,58 @@
+"""The base class of architectures: traits, and a ``build`` that describes the computation once, at load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from ggfw.graph.builder import Graph
+    from ggfw.graph.hparams import Hparams
+    from ggfw.graph.weights import Weights
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a graph may depend on besides the file.
+
+    Attributes:
+        n_ctx: context per sequence, in positions (long or short rope factors).
+        kv_type: element type of the KV cache: f32, f16 or bf16.
+        rope_scaling: override of the file's scaling type ("none" switches it off), or None.
+        rope_freq_base: override of the file's base, or None.
+    """
+
+    n_ctx: int
+    kv_type: str = "f16"
+    rope_scaling: str | None = None
+    rope_freq_base: float | None = None
+
+
+class Architecture:
+    """An architecture describes its computation over symbolic tensors; it never computes.
+
+    Attributes:
+        gguf_names: values of ``general.architecture`` it serves.
+        causal: a position sees only itself and what stands before it.
+        chunkable: a prompt may be split over several steps.
+        cacheable: K/V (or state) of a prefix can be reused.
+    """
+
+    gguf_names: ClassVar[tuple[str, ...]] = ()
+    causal: ClassVar[bool] = True
+    chunkable: ClassVar[bool] = True
+    cacheable: ClassVar[bool] = True
+
+    def build(self, g: Graph, hp: Hparams, w: Weights, run: RunConfig) -> None:
+        """Describe the graph.
+
+        Args:
+            g: where ops are called; ends with ``g.output(...)``.
+            hp: the file's hyperparameters.
+            w: the file's tensors by short name.
+            run: context and cache types.
+
+        Raises:
+            ModelFileError: a tensor or key is missing or does not fit.
+        """
+        raise NotImplementedError

@@ -1,0 +1,58 @@
+"""Which caches a graph needs: pools of layers of one kind, and recurrent states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ggfw.cache import PoolSpec
+from ggfw.errors import GraphError
+from ggfw.graph.builder import Graph
+from ggfw.graph.custom import StateSpec
+from ggfw.graph.tensor import Node
+
+
+@dataclass(frozen=True)
+class CacheLayout:
+    """Caches of one graph.
+
+    Attributes:
+        pools: layers with the same K/V shape and window share one.
+        place: layer -> (pool, index inside the pool).
+        states: recurrent states in the order of their nodes.
+    """
+
+    pools: tuple[PoolSpec, ...]
+    place: dict[int, tuple[int, int]]
+    states: tuple[StateSpec, ...]
+
+
+def state_of(node: Node) -> StateSpec | None:
+    """Return the recurrent state a node needs, if any."""
+    if node.op != "custom":
+        return None
+    spec: StateSpec | None = node.attrs["custom"].state_spec([t.shape for t in node.inputs], node.attrs["attrs"])
+    return spec
+
+
+def cache_layout(graph: Graph) -> CacheLayout:
+    """Derive pools and states from the attention and stateful nodes of a graph.
+
+    Raises:
+        GraphError: two attentions store into the cache of one layer, or one reads a cache nobody fills.
+    """
+    kinds: dict[tuple[tuple[int, int, int], int], list[int]] = {}
+    stores = [n for n in graph.nodes if n.op == "attention" and len(n.inputs) == 3]
+    for node in stores:
+        kinds.setdefault((node.attrs["kv_shape"], node.attrs["window"]), []).append(node.attrs["layer"])
+    pools, place = [], {}
+    for i, ((shape, window), layers) in enumerate(kinds.items()):
+        pools.append(PoolSpec(tuple(layers), *shape, window=window))
+        for index, layer in enumerate(layers):
+            if layer in place:
+                raise GraphError(f"two attentions store K and V as layer {layer}; give each its own layer number")
+            place[layer] = (i, index)
+    for node in graph.nodes:
+        if node.op == "attention" and node.attrs["layer"] not in place:
+            raise GraphError(f"{node} reads the cache of layer {node.attrs['layer']}, which no attention fills")
+    states = tuple(spec for node in graph.nodes if (spec := state_of(node)) is not None)
+    return CacheLayout(tuple(pools), place, states)

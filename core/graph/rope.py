@@ -1,0 +1,138 @@
+"""Rotary position embedding: every scaling comes down to one frequency per pair and one magnitude.
+
+Sources: RoPE (Su et al. 2021), YaRN (Peng et al. 2023), llama.cpp's ``ggml_rope_ext``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ggfw.errors import ModelFileError
+
+if TYPE_CHECKING:
+    from ggfw.graph.architecture import RunConfig
+    from ggfw.graph.hparams import Hparams
+    from ggfw.graph.weights import WeightRef, Weights
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """How a model was stretched to longer contexts.
+
+    Attributes:
+        kind: none, linear, yarn or longrope.
+        factor: the stretch; positions are divided by it (for yarn: the low frequencies only).
+        original_context: context length before the stretch.
+        attn_factor: multiplies cos and sin.
+        beta_fast, beta_slow: yarn's ramp ends, in rotations over the original context.
+        log_multiplier: yarn's ``mscale_all_dim``; 0 when the file does not say.
+    """
+
+    kind: str = "none"
+    factor: float = 1.0
+    original_context: int = 0
+    attn_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    log_multiplier: float = 0.0
+
+    @classmethod
+    def from_hparams(cls, hp: Hparams) -> RopeScaling:
+        """Read ``rope.scaling.*`` (an absent type with a factor means linear).
+
+        Raises:
+            ModelFileError: a type that is not none, linear, yarn or longrope, or a factor that is not positive.
+        """
+        # Files older than rope.scaling.* say rope.scale_linear.
+        factor = float(hp.get("rope.scaling.factor", hp.get("rope.scale_linear", 0.0)) or 0.0)
+        kind = str(hp.get("rope.scaling.type", "linear"))
+        if kind not in ("none", "linear", "yarn", "longrope"):
+            raise ModelFileError(
+                f"{hp.architecture}.rope.scaling.type is {kind!r}; none, linear, yarn and longrope are known"
+            )
+        if factor < 0 or not math.isfinite(factor):
+            raise ModelFileError(f"{hp.architecture}.rope.scaling.factor is {factor}; expected a positive number")
+        return cls(
+            kind=kind if factor > 0 or kind == "longrope" else "none",
+            factor=factor or 1.0,
+            original_context=int(hp.get("rope.scaling.original_context_length", hp.n_ctx_train)),
+            attn_factor=float(hp.get("rope.scaling.attn_factor", 1.0)),
+            beta_fast=float(hp.get("rope.scaling.yarn_beta_fast", 32.0)),
+            beta_slow=float(hp.get("rope.scaling.yarn_beta_slow", 1.0)),
+            log_multiplier=float(hp.get("rope.scaling.yarn_log_multiplier", 0.0)),
+        )
+
+
+@dataclass(frozen=True)
+class Rope:
+    """One rotation: which columns, at which frequencies.
+
+    Attributes:
+        dims: rotated columns of a head (the first ones), even.
+        base: base of the frequencies: theta_i = position * base^(-2 i / dims).
+        pairing: "norm" rotates columns (2i, 2i+1), "neox" (i, i + dims/2).
+        factors: tensor of dims/2 divisors of the frequencies, or None.
+        scaling: see :class:`RopeScaling`.
+    """
+
+    dims: int
+    base: float
+    pairing: str = "norm"
+    factors: WeightRef | None = None
+    scaling: RopeScaling = RopeScaling()
+
+    @classmethod
+    def from_file(cls, hp: Hparams, w: Weights, run: RunConfig, *, pairing: str) -> Rope:
+        """Return the rotation a file asks for: ``rope.*`` keys, ``rope_freqs`` or ``rope_factors_long/short``.
+
+        Long factors apply iff the context per sequence exceeds the original context, as in llama.cpp.
+        """
+        scaling = RopeScaling.from_hparams(hp)
+        if run.rope_scaling is not None:
+            scaling = replace(scaling, kind=run.rope_scaling)
+        factors = w.get("rope_freqs")
+        if factors is None:
+            stretched = run.n_ctx > scaling.original_context
+            factors = w.get("rope_factors_long" if stretched else "rope_factors_short")
+        base = hp.rope_freq_base if run.rope_freq_base is None else run.rope_freq_base
+        return cls(hp.rope_dims, base, pairing, factors, scaling)
+
+    def at_base(self, base: float) -> Rope:
+        """Return the same rotation with another base."""
+        return replace(self, base=base)
+
+    def frequencies(self, factors: np.ndarray | None) -> tuple[np.ndarray, float]:
+        """Return ``(inv_freq, magnitude)``: radians per position of each pair, and the factor of cos and sin.
+
+        Args:
+            factors: (dims/2,) float32 values of ``self.factors``.
+        """
+        scaling = self.scaling
+        pairs = np.arange(self.dims // 2, dtype=np.float64)
+        extrapolated = self.base ** (-2.0 * pairs / self.dims)
+        if factors is not None:
+            extrapolated = extrapolated / factors.astype(np.float64)
+        if scaling.kind == "linear":
+            return (extrapolated / scaling.factor).astype(np.float32), scaling.attn_factor
+        if scaling.kind != "yarn":
+            return extrapolated.astype(np.float32), scaling.attn_factor
+        low = max(0.0, math.floor(self._correction_dim(scaling.beta_fast)))
+        high = min(self.dims - 1.0, math.ceil(self._correction_dim(scaling.beta_slow)))
+        ramp = 1.0 - np.clip((pairs - low) / max(0.001, high - low), 0.0, 1.0)
+        mixed = extrapolated / scaling.factor * (1.0 - ramp) + extrapolated * ramp
+        magnitude = _mscale(scaling.factor, 1.0) / _mscale(scaling.factor, scaling.log_multiplier)
+        return mixed.astype(np.float32), magnitude * scaling.attn_factor
+
+    def _correction_dim(self, n_rotations: float) -> float:
+        """Pair index whose frequency makes ``n_rotations`` turns over the original context (YaRN, eq. 17)."""
+        turns = self.scaling.original_context / (n_rotations * 2.0 * math.pi)
+        return self.dims * math.log(turns) / (2.0 * math.log(self.base))
+
+
+def _mscale(factor: float, multiplier: float) -> float:
+    """YaRN's attention magnitude for a stretch of ``factor``."""
+    return 1.0 if factor <= 1.0 else 0.1 * multiplier * math.log(factor) + 1.0
