@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ from ggfw.registry import default_registry
 
 __all__ = ["dequantize", "get", "quantize", "row_bytes"]
 
-Format = str | int | QuantFormat
-Buffer = bytes | bytearray | memoryview | NDArray[np.uint8]
+Format: TypeAlias = str | int | QuantFormat
+Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
 
 #: Elements handled at once: temporary arrays stay within a few megabytes, and near the processor's cache.
 _CHUNK = 1 << 18

@@ -6,6 +6,7 @@ vocabulary of 262,144 strings must not cost time in a program that only lists mo
 
 from __future__ import annotations
 
+import builtins
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
@@ -108,7 +109,7 @@ class MetadataArray(Sequence[Any]):
         )
         return raw != 0 if self.value_type == ValueType.BOOL else raw
 
-    def strings(self) -> list[str]:
+    def strings(self) -> builtins.list[str]:
         """All elements as str, decoded together; bytes that are not UTF-8 become lone surrogates (surrogateescape).
 
         Raises:
@@ -120,7 +121,7 @@ class MetadataArray(Sequence[Any]):
             )
         return list(self.list())
 
-    def raw(self) -> list[bytes]:
+    def raw(self) -> builtins.list[bytes]:
         """All elements of a string array as bytes, undecoded."""
         if self.value_type != ValueType.STRING or self._heads is None:
             raise TypeError(
@@ -128,7 +129,7 @@ class MetadataArray(Sequence[Any]):
             )
         return raw_strings(self._data, self._heads)
 
-    def list(self) -> list[Any]:
+    def list(self) -> builtins.list[Any]:
         """All elements as a list of Python values; kept after the first call, do not change it."""
         if self._items is None:
             if self._heads is not None:
@@ -140,7 +141,7 @@ class MetadataArray(Sequence[Any]):
     @overload
     def __getitem__(self, index: int) -> Any: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: slice) -> builtins.list[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
         if self._items is not None:
             return self._items[index]

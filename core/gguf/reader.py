@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from ggfw.errors import GGUFError
 from ggfw.gguf.metadata import Metadata
@@ -14,7 +14,7 @@ from ggfw.gguf.shard import Shard, open_shard
 from ggfw.gguf.split import check_set, complete_set
 from ggfw.gguf.tensors import TensorInfo
 
-FileLike = str | os.PathLike[str] | bytes | bytearray | memoryview
+FileLike: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
 class GGUF:

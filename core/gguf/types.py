@@ -69,6 +69,16 @@ GGML_TYPES: dict[int, GGMLType] = {
 GGML_TYPE_BY_NAME: dict[str, GGMLType] = {t.name: t for t in GGML_TYPES.values()}
 
 
+#: ``general.file_type``: llama.cpp's names of the mixtures (``enum llama_ftype``); 4-6 and 33-35 are gone.
+FILE_TYPES: dict[int, str] = dict(
+    enumerate(
+        "F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K "
+        "IQ2_XXS IQ2_XS Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M BF16 - - - "
+        "TQ1_0 TQ2_0 MXFP4_MOE NVFP4 Q1_0 Q2_0".split()
+    )
+)
+
+
 def type_name(type_id: int) -> str:
     """ggml's name of a tensor type, or ``"unknown(NN)"``."""
     known = GGML_TYPES.get(type_id)
