@@ -1,0 +1,95 @@
+"""SentencePiece-style vocabularies (``tokenizer.ggml.model = llama``): best-scored pair first, bytes as the last resort.
+
+Spaces become U+2581 and there is no pre-tokenizer: a whole text is one piece. Merges are not stored; two neighbours merge
+if their joined text is a token, the best score first. That needs nothing but the table of texts, so a vocabulary of
+262,144 tokens is ready as soon as its strings are read, where a list of its half a million possible merges would take a
+second to derive and to load.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+
+import numpy as np
+
+from ggfw.tokenizer import attributes as attr
+from ggfw.tokenizer.byte_level import byte_of_token, byte_token
+from ggfw.tokenizer.encoder import Encoder
+from ggfw.tokenizer.merging import NO_MERGE, merge_pairs
+from ggfw.tokenizer.vocabulary import Vocabulary
+
+SPACE = "\u2581"
+
+
+class SentencePieceEncoder(Encoder):
+    """Encoder for ``llama`` vocabularies.
+
+    Args:
+        vocab: the vocabulary.
+        space_prefix: a space is put in front of text at the start and after special tokens.
+    """
+
+    def __init__(self, vocab: Vocabulary, *, space_prefix: bool) -> None:
+        super().__init__(vocab)
+        self._prefix = SPACE if space_prefix else ""
+        keys = -vocab.scores
+        keys[(vocab.bits & (attr.SPECIAL | attr.BYTE)) != 0] = np.inf
+        keys[np.isnan(keys)] = np.inf
+        self._key_of_id = memoryview(keys)
+        self._bytes = [vocab.index.get(byte_token(b)) for b in range(256)]
+
+    def _key(self, left: str, right: str) -> float:
+        token = self.vocab.index.get(left + right)
+        return NO_MERGE if token is None else self._key_of_id[token]
+
+    def encode(self, text: str, *, at_start: bool) -> list[int]:
+        pieces = self.split(self._prefix + text if at_start else text)
+        return self._encode_pieces(pieces, len(text))
+
+    def split(self, text: str) -> list[str]:
+        """Cut before spaces wherever no token could span the cut, which changes no result but makes pieces short."""
+        return self._cut.split(text.replace(" ", SPACE))
+
+    @cached_property
+    def _cut(self) -> re.Pattern[str]:
+        # A merge across "c|▁" needs a token with c▁ inside it.
+        spanning = set(re.findall(f"([^{SPACE}\0]){SPACE}", "\0".join(self.vocab.tokens)))
+        inside = "".join(map(re.escape, sorted(spanning)))
+        return re.compile(f"(?<=[^{SPACE}{inside}])(?={SPACE})")
+
+    def _encode_piece(self, piece: str) -> list[int]:
+        index, not_text = self.vocab.index, self.vocab.not_text
+        out: list[int] = []
+        for symbol in merge_pairs(list(piece), self._key):
+            token = index.get(symbol)
+            if token is not None and token not in not_text:
+                out.append(token)
+            else:
+                out += self._byte_ids(symbol)
+        return out
+
+    def _byte_ids(self, symbol: str) -> list[int]:
+        ids: list[int] = []
+        for byte in symbol.encode("utf-8", "surrogatepass"):
+            token = self._bytes[byte]
+            if token is None:
+                token = self.vocab.index.get(chr(byte)) if byte < 0x80 else None
+            if token is None:
+                token = self.vocab.roles["unk"]
+            if token is not None:
+                ids.append(token)
+        return ids
+
+    def piece(self, token: int) -> bytes:
+        text = self.vocab.tokens[token]
+        bits = int(self.vocab.bits[token])
+        if not bits & (attr.SPECIAL | attr.USER_DEFINED):
+            if bits & attr.BYTE:
+                byte = byte_of_token(text)
+                if byte is not None:
+                    return bytes([byte])
+            elif not bits & attr.NORMAL:
+                return b""
+            text = text.replace(SPACE, " ")
+        return text.encode("utf-8", "surrogateescape")
