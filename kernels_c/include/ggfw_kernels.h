@@ -151,7 +151,7 @@ enum ggfw_op {
      * embedding) * scale. A kernel with op EMBED, a format and NULL pack brings unpack_rows for the file layout. */
     GGFW_OP_EMBED = 1,
     GGFW_OP_LINEAR = 2,     /* in[0]: x (F32, or Q8 where the kernel's activation says so); parts: see ggfw_linear */
-    GGFW_OP_QUANTIZE = 3,   /* in[0]: F32 -> out[0]: Q8 */
+    GGFW_OP_QUANTIZE = 3,   /* in[0]: F32 -> out[0]: Q8; see ggfw_quantize */
     GGFW_OP_NORM = 4,       /* in[0] (+ in[1] residual); see ggfw_norm */
     GGFW_OP_ROPE_TABLE = 5, /* out[0]: [n_rot / 2][2] cos, sin of each row's position; see ggfw_rope */
     GGFW_OP_ROPE_STORE = 6, /* rope on q and k, and k, v into the cache; see ggfw_rope_store */
@@ -210,7 +210,7 @@ typedef struct ggfw_rope {
 } ggfw_rope;
 
 /* in[0]: q, in[1]: k, in[2]: v, in[3]: rope table of q and k (absent = no rotation); q is written to out[0] (may be
- * in[0]), k and v go to the cache of (pool, layer) at the row's position. Absent k (width 0): q only.
+ * in[0]), k and v go to the cache of (pool, layer) at the row's position. Absent k (width 0): q only; absent q: k and v only.
  * q and k may be RMS-normalised per head before the rotation (q_norm, k_norm: [d] or NULL with norm_flags bit set for
  * a norm without weight), and q is multiplied by q_scale after it. v_norm likewise (bit 4), without rotation. */
 enum ggfw_rope_pairing { GGFW_ROPE_NORM = 0, GGFW_ROPE_NEOX = 1 };
@@ -253,7 +253,7 @@ typedef struct ggfw_attention {
     const float *alibi;
 } ggfw_attention;
 
-/* a = in[0], b = in[1]; alpha, beta: scalars. The b of a binary op may have width 1 per row (broadcast), or be a
+/* a = in[0], b = in[1]; alpha, beta, gamma: scalars. out[0] may be the memory of in[0] or in[1]. The b of a binary op may have width 1 per row (broadcast), or be a
  * constant vector (vector != NULL, [vector_width], repeated over the width). */
 enum ggfw_elementwise_kind {
     GGFW_EW_ADD = 0,        /* a + b */
@@ -270,7 +270,7 @@ enum ggfw_elementwise_kind {
     GGFW_EW_TANH = 11,
     GGFW_EW_SOFTCAP = 12,   /* alpha * tanh(a / alpha) */
     GGFW_EW_CLAMP = 13,     /* min(max(a, alpha), beta) */
-    GGFW_EW_POSITION_SCALE = 14, /* a * (1 + beta * ln(1 + floor((position + 1) / alpha))): attention temperature */
+    GGFW_EW_POSITION_SCALE = 14, /* a * (1 + beta * ln(1 + floor((position + gamma) / alpha))): attention temperature */
     GGFW_EW_SILU_MUL = 32,      /* silu(a) * b: gates, fused by a pass */
     GGFW_EW_GELU_TANH_MUL = 33,
     GGFW_EW_GELU_ERF_MUL = 34,
@@ -284,8 +284,17 @@ typedef struct ggfw_elementwise {
     int32_t vector_width;
     float alpha;
     float beta;
+    float gamma;
+    int32_t reserved;
     const float *vector;
 } ggfw_elementwise;
+
+/* A row of slots * n columns becomes slots Q8 rows of n columns each, one after the other (experts' inputs); the width
+ * of out[0] is slots * n as well. */
+typedef struct ggfw_quantize {
+    int32_t slots; /* 1 normally */
+    int32_t reserved;
+} ggfw_quantize;
 
 /* Gate function -> (selection += bias) -> top-k (ties to the lower id) -> optional renormalisation -> scale. */
 enum ggfw_gate { GGFW_GATE_SOFTMAX = 0, GGFW_GATE_SIGMOID = 1, GGFW_GATE_SOFTMAX_WEIGHT = 2 };
@@ -336,6 +345,7 @@ typedef struct ggfw_step {
     const struct ggfw_kernel *prompt; /* kernel for prompt rows; when equal to decode, one region serves all rows */
     union {
         ggfw_linear linear;
+        ggfw_quantize quantize;
         ggfw_norm norm;
         ggfw_rope rope;
         ggfw_rope_store rope_store;
