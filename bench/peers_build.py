@@ -212,6 +212,7 @@ def unpack_source(archive: Path, sha256: str, folder: Path) -> Path:
             with data, target.open("wb") as out:
                 shutil.copyfileobj(data, out)
             target.chmod(0o755 if member.mode & 0o100 else 0o644)
+            os.utime(target, (member.mtime, member.mtime))  # unpacking again must not rebuild everything
     if not (source / "CMakeLists.txt").is_file():
         raise PeersError(f"{archive.name} holds no vendor/llama.cpp: take a source distribution of {PACKAGE}")
     stamp.write_text(sha256 + "\n")
