@@ -67,8 +67,8 @@ def binary(step: ReferenceStep, node: Node, a: np.ndarray, b: np.ndarray | None 
 
 def position_scale(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
     """Attention temperature by position."""
-    length, beta = node.attrs["alpha"], node.attrs["beta"]
-    factor = 1.0 + beta * np.log1p(np.floor((step.positions + 1.0) / length))
+    length, beta, offset = node.attrs["alpha"], node.attrs["beta"], node.attrs["gamma"]
+    factor = 1.0 + beta * np.log1p(np.floor((step.positions + offset) / length))
     return x * factor.astype(F32).reshape(-1, *[1] * (x.ndim - 1))
 
 

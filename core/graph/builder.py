@@ -247,9 +247,9 @@ class Graph:
         """min(max(x, low), high)."""
         return self._unary("clamp", x, alpha=float(low), beta=float(high))
 
-    def position_scale(self, x: Tensor, length: float, beta: float) -> Tensor:
-        """x * (1 + beta * ln(1 + floor((position + 1) / length))): attention temperature (llama.cpp, llama 4)."""
-        return self._unary("position_scale", x, alpha=float(length), beta=float(beta))
+    def position_scale(self, x: Tensor, length: float, beta: float, offset: float = 0.0) -> Tensor:
+        """x * (1 + beta * ln(1 + floor((position + offset) / length))): attention temperature (llama.cpp)."""
+        return self._unary("position_scale", x, alpha=float(length), beta=float(beta), gamma=float(offset))
 
     def gpt_oss_gate(self, gate: Tensor, up: Tensor, alpha: float = 1.702, limit: float = 7.0) -> Tensor:
         """g = min(gate, limit), u = clamp(up, ±limit): g * sigmoid(alpha g) * (u + 1)."""

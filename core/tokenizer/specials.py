@@ -1,12 +1,11 @@
 """Cutting text at tokens that are matched literally, before spaces are rewritten and before any merging.
 
 Control tokens are matched only where the caller allows it; user-defined tokens everywhere. As in llama.cpp the longest
-token (in bytes) claims all its places first, then the next, so a short token never breaks a longer one.
+token (in bytes) claims all its places first, from the left, then the next, so a short token never breaks a longer one.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,42 +24,52 @@ class SpecialToken:
 
 
 _SPACE = " \t\n\v\f\r"
+# Rough costs in microseconds, to choose how to look for the tokens that begin with one character.
+_PROBE_COST = 0.25  # one slice and one look-up
+_SCAN_COST = 0.0004  # one character of a substring search
 
 
 class SpecialTable:
     """All literally matched tokens of a vocabulary.
 
     Args:
-        tokens: any order; empty texts are ignored.
+        tokens: in any order; empty texts are ignored.
     """
 
     def __init__(self, tokens: Sequence[SpecialToken]) -> None:
-        ordered = sorted(
-            (t for t in tokens if t.text), key=lambda t: (-len(t.text.encode("utf-8", "surrogatepass")), t.id)
-        )
-        self._ordered = ordered
-        self._order = {t.text: n for n, t in reversed(list(enumerate(ordered)))}
-        lengths: dict[str, set[int]] = {}
-        for t in ordered:
-            lengths.setdefault(t.text[0], set()).add(len(t.text))
-        self._lengths = {c: tuple(sorted(v)) for c, v in lengths.items()}
-        self._first = re.compile("[" + "".join(map(re.escape, lengths)) + "]") if lengths else None
+        def claims_before(token: SpecialToken) -> tuple[int, int]:
+            return -len(token.text.encode("utf-8", "surrogatepass")), token.id
+
+        self._ordered = sorted((t for t in tokens if t.text), key=claims_before)
+        self._place = {t.text: n for n, t in reversed(list(enumerate(self._ordered)))}
+        self._by_first: dict[str, list[int]] = {}
+        for n, token in enumerate(self._ordered):
+            self._by_first.setdefault(token.text[0], []).append(n)
+        self._lengths = {
+            c: sorted({len(self._ordered[n].text) for n in places}) for c, places in self._by_first.items()
+        }
 
     def __len__(self) -> int:
         return len(self._ordered)
 
     def _present(self, text: str) -> list[SpecialToken]:
-        """The tokens whose text occurs anywhere in ``text``, longest first."""
-        if self._first is None:
-            return []
-        order, lengths = self._order, self._lengths
-        found = set()
-        for match in self._first.finditer(text):
-            start = match.start()
-            for length in lengths[text[start]]:
-                n = order.get(text[start : start + length])
-                if n is not None:
-                    found.add(n)
+        """The tokens whose text occurs anywhere in ``text``, in the order in which they claim their places."""
+        found: set[int] = set()
+        for first, places in self._by_first.items():
+            count = text.count(first)
+            if not count:
+                continue
+            lengths = self._lengths[first]
+            if count * len(lengths) * _PROBE_COST < len(places) * (0.1 + len(text) * _SCAN_COST):
+                at = text.find(first)
+                while at >= 0:
+                    for length in lengths:
+                        n = self._place.get(text[at : at + length])
+                        if n is not None:
+                            found.add(n)
+                    at = text.find(first, at + 1)
+            else:
+                found.update(n for n in places if self._ordered[n].text in text)
         return [self._ordered[n] for n in sorted(found)]
 
     def partition(self, text: str, allowed: Sequence[Span] | None) -> list[Span | int]:
@@ -68,60 +77,58 @@ class SpecialTable:
 
         Args:
             text: the whole text.
-            allowed: spans in which control tokens are recognised; None means everywhere, an empty list nowhere. A
-                control token is recognised only if it lies in one span entirely.
+            allowed: ascending, disjoint spans in which control tokens are recognised; None means everywhere, an empty
+                sequence nowhere. A control token is recognised only if one span holds all of it.
 
         Returns:
             In order, ids of matched tokens and (start, end) spans of the text between them.
         """
         if not text:
             return []
-        fragments: list[Span | int] = [(0, len(text))]
+        taken = bytearray(len(text))
+        matches: list[tuple[int, int, int]] = []  # (start, end, id), swallowed white space included
         for token in self._present(text):
-            if token.control and allowed is not None and not allowed:
-                continue
-            cut: list[Span | int] = []
-            for fragment in fragments:
-                if isinstance(fragment, int):
-                    cut.append(fragment)
-                else:
-                    self._cut(text, fragment, token, allowed, cut)
-            fragments = cut
-        return fragments
+            if token.control and allowed is not None:
+                for start, end in allowed:
+                    self._claim(text, start, end, token, taken, matches)
+            else:
+                self._claim(text, 0, len(text), token, taken, matches)
+        matches.sort()
+        out: list[Span | int] = []
+        done = 0
+        for start, end, token_id in matches:
+            if start > done:
+                out.append((done, start))
+            out.append(token_id)
+            done = end
+        if done < len(text):
+            out.append((done, len(text)))
+        return out
 
-    def _cut(
-        self,
+    @staticmethod
+    def _claim(
         text: str,
-        span: Span,
+        start: int,
+        end: int,
         token: SpecialToken,
-        allowed: Sequence[Span] | None,
-        out: list[Span | int],
+        taken: bytearray,
+        matches: list[tuple[int, int, int]],
     ) -> None:
-        start, end = span
-        size = len(token.text)
-        search = start
-        while True:
-            at = text.find(token.text, search, end)
-            if at < 0:
-                break
-            if (
-                token.control
-                and allowed is not None
-                and not any(a <= at and at + size <= b for a, b in allowed)
-            ):
-                search = at + 1
+        """Take all places of ``token`` in ``text[start:end]`` that are still free, from the left."""
+        needle, size = token.text, len(token.text)
+        at = text.find(needle, start, end)
+        while at >= 0:
+            first, last = at, at + size
+            blocked = taken.rfind(1, first, last)
+            if blocked >= 0:
+                at = text.find(needle, blocked + 1, end)
                 continue
-            left_end = at
             if token.strip_left:
-                while left_end > start and text[left_end - 1] in _SPACE:
-                    left_end -= 1
-            if left_end > start:
-                out.append((start, left_end))
-            out.append(token.id)
-            start = at + size
+                while first > 0 and not taken[first - 1] and text[first - 1] in _SPACE:
+                    first -= 1
             if token.strip_right:
-                while start < end and text[start] in _SPACE:
-                    start += 1
-            search = start
-        if start < end:
-            out.append((start, end))
+                while last < len(text) and not taken[last] and text[last] in _SPACE:
+                    last += 1
+            taken[first:last] = b"\x01" * (last - first)
+            matches.append((first, last, token.id))
+            at = text.find(needle, last, end)

@@ -16,13 +16,14 @@ GGFW_PLUGIN_API = 1
 class Llama(Architecture):
     """Pre-norm transformer with GQA, rotary positions of neighbouring pairs, and SwiGLU."""
 
-    gguf_names = ("llama", "llama2", "llama3", "mistral", "mixtral")
+    gguf_names = ("llama", "llama2", "llama3", "mistral", "mistral3", "ministral", "mixtral")
 
     def build(self, g: Graph, hp: Hparams, w: Weights, run: RunConfig) -> None:
         """Describe the graph (see the module's formula)."""
         n_head, n_kv, d = hp.n_head, hp.n_head_kv, hp.head_dim
         rope = Rope.from_file(hp, w, run, pairing="norm")
         scale = float(hp.get("attention.scale", 0.0)) or d**-0.5
+        temperature = float(hp.get("attention.temperature_scale", 0.0))
         x = g.embed(w["token_embd"])  # (T, n_embd)
         for i in range(hp.n_layer):
             b = w.block(i)
@@ -30,7 +31,10 @@ class Llama(Architecture):
             q = g.linear(h, b["attn_q"], b.get("attn_q.bias")).heads(n_head, d)
             k = g.linear(h, b["attn_k"], b.get("attn_k.bias")).heads(n_kv, d)
             v = g.linear(h, b["attn_v"], b.get("attn_v.bias")).heads(n_kv, hp.head_dim_v)
-            a = g.attention(g.rope(q, rope), g.rope(k, rope), v, layer=i, scale=scale)
+            q, k = g.rope(q, rope), g.rope(k, rope)
+            if temperature:  # Ministral 3 sharpens attention beyond the original context
+                q = g.position_scale(q, rope.scaling.original_context, temperature)
+            a = g.attention(q, k, v, layer=i, scale=scale)
             x = x + g.linear(a, b["attn_output"], b.get("attn_output.bias"))
             h = g.rms_norm(x, b["ffn_norm"], hp.eps)
             x = x + (moe(g, h, b, hp) if "ffn_gate_inp" in b else swiglu(g, h, b))
