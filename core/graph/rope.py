@@ -9,11 +9,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ggfw.errors import ModelFileError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ggfw.graph.architecture import RunConfig
     from ggfw.graph.hparams import Hparams
     from ggfw.graph.weights import WeightRef, Weights
@@ -111,6 +111,8 @@ class Rope:
         Args:
             factors: (dims/2,) float32 values of ``self.factors``.
         """
+        import numpy as np  # here, because listing plugins imports this module and must stay quick
+
         scaling = self.scaling
         pairs = np.arange(self.dims // 2, dtype=np.float64)
         extrapolated = self.base ** (-2.0 * pairs / self.dims)
