@@ -87,14 +87,17 @@ class Target:
 
     @property
     def position_flags(self) -> tuple[str, ...]:
+        """Flags for code of a shared library with threads."""
         return () if self.system == "windows" else ("-fPIC", "-pthread")
 
     @property
     def system_flags(self) -> tuple[str, ...]:
+        """Flags that open the system's headers: -std=c11 alone hides affinity and huge pages on Linux."""
         return ("-D_GNU_SOURCE",) if self.system == "linux" else ()
 
     @property
     def link_flags(self) -> tuple[str, ...]:
+        """Libraries every library of ours is linked with."""
         return () if self.system == "windows" else ("-pthread", "-lm")
 
     def units(self) -> dict[str, tuple[str, ...]]:
@@ -194,9 +197,7 @@ def check_compiler(command: Sequence[str], target: Target) -> str:
             "or name another with CC"
         ) from exc
     if _probe(command, [*target.flags], "#include <stdint.h>\n#include <math.h>\n") is not None:
-        raise BuildError(
-            f"{name!r} finds no C library headers; install them (Debian: apt install libc6-dev)"
-        )
+        raise BuildError(f"{name!r} finds no C library headers; install them (Debian: apt install libc6-dev)")
     return version.splitlines()[0] if version else name
 
 
