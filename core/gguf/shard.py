@@ -96,7 +96,7 @@ def open_shard(source: str | os.PathLike[str] | bytes | bytearray | memoryview) 
 
 
 def _parse(data: NDArray[np.uint8], source: str, path: Path | None, mapping: mmap.mmap | None) -> Shard:
-    cursor = Cursor(memoryview(data), source)
+    cursor = Cursor(data.data, source)
     version = _read_version(cursor)
     at = cursor.position
     n_tensors = cursor.u64("tensor count")

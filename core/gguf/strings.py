@@ -36,7 +36,7 @@ def scan_strings(data: NDArray[np.uint8], start: int, count: int, fail: Fail) ->
     Returns:
         int64 array of ``count + 1`` byte offsets: of each length field, and of the first byte after the last string.
     """
-    size = len(data)
+    size, raw = len(data), data.data
     heads = np.empty(count + 1, np.int64)
     done, position = 0, start
     places = follow = np.empty(
@@ -64,7 +64,7 @@ def scan_strings(data: NDArray[np.uint8], start: int, count: int, fail: Fail) ->
             while done < stop:
                 if position + 8 > size:
                     fail(f"string {done} of {count} has no room for its length", position)
-                (length,) = _u64_at(data, position)
+                (length,) = _u64_at(raw, position)
                 if length > size - position - 8:
                     fail(
                         f"string {done} of {count} says {length} bytes, but {size - position - 8} are left",

@@ -239,7 +239,7 @@ def _write(file: BinaryIO, head: bytes, tensors: list[_Tensor], offsets: list[in
         file.write(bytes(-len(head) % alignment))
     for t in tensors:
         data = t.load()
-        view = memoryview(data).cast("B") if len(data) else b""
+        view = memoryview(data.data if isinstance(data, np.ndarray) else data).cast("B") if len(data) else b""
         if len(view) != t.n_bytes:
             raise InvalidRequest(
                 f"tensor {t.name!r}: {t.type.name} of shape {t.shape} has {t.n_bytes} bytes, {len(view)} were given",
