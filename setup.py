@@ -63,4 +63,12 @@ class NativeDistribution(Distribution):
         return True
 
 
-setup(distclass=NativeDistribution, cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel})
+# Not in the root: from there, Python would find a second, older distribution called ggfw on its path.
+METADATA = ROOT / "build" / "metadata"
+METADATA.mkdir(parents=True, exist_ok=True)
+
+setup(
+    distclass=NativeDistribution,
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel},
+    options={"egg_info": {"egg_base": str(METADATA.relative_to(ROOT))}},
+)
