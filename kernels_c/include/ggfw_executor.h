@@ -8,6 +8,10 @@
 extern "C" {
 #endif
 
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
 /* cffi: begin */
 
 enum ggfw_status {
@@ -67,6 +71,10 @@ void ggfw_memory_free(void *memory, int64_t bytes);
 void ggfw_memory_release(const void *mapped, int64_t bytes);
 
 /* cffi: end */
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 
 #ifdef __cplusplus
 }

@@ -16,6 +16,10 @@
 extern "C" {
 #endif
 
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
 /* cffi: begin */
 
 #define GGFW_KERNELS_ABI 1
@@ -236,7 +240,7 @@ typedef struct ggfw_rope_store {
 
 /* softmax(scale * q k^T, masked) v over the cache of (pool, layer); GQA: head h reads kv head h / (n_head / n_head_kv).
  * Key p0 is visible to query p1 iff p0 <= p1 (unless bidirectional) and, with window > 0, p1 - p0 < window.
- * Bidirectional: all keys of the segment; with window > 0 those with |p1 - p0| < window. softcap: cap * tanh(s / cap) before the mask. sinks: a logit per head that
+ * Bidirectional: all keys of the segment. softcap: cap * tanh(s / cap) before the mask. sinks: a logit per head that
  * joins max and denominator only. alibi: slope per head, adds slope * (p0 - p1). Sums are kept in f32. */
 typedef struct ggfw_attention {
     int32_t n_head;
@@ -420,6 +424,10 @@ int32_t ggfw_kernels_abi(void);
 const ggfw_kernel_table *ggfw_kernels(void);
 
 /* cffi: end */
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 
 #ifdef __cplusplus
 }

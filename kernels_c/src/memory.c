@@ -1,0 +1,14 @@
+/* memory.c: big page-aligned memory, for arenas, caches and packed weights. */
+#include "ggfw_executor.h"
+
+#include "platform.h"
+
+void *ggfw_memory_new(int64_t bytes) { return bytes > 0 ? platform_map(bytes) : NULL; }
+
+void ggfw_memory_free(void *memory, int64_t bytes) {
+    if (memory != NULL && bytes > 0) platform_unmap(memory, bytes);
+}
+
+void ggfw_memory_release(const void *mapped, int64_t bytes) {
+    if (mapped != NULL && bytes > 0) platform_release(mapped, bytes);
+}

@@ -1,0 +1,158 @@
+/* pack.c: packing weights and one-off products with the pool's threads. */
+#include "file_rows.h"
+#include "ggfw_executor.h"
+#include "platform.h"
+#include "pool.h"
+
+#include <string.h>
+
+/* ggml type id -> elements and bytes per block (ggml-common.h). */
+static const struct {
+    int16_t elements;
+    int16_t bytes;
+} blocks[] = {
+    [0] = {1, 4},      [1] = {1, 2},      [2] = {32, 18},    [3] = {32, 20},    [6] = {32, 22},    [7] = {32, 24},
+    [8] = {32, 34},    [9] = {32, 36},    [10] = {256, 84},  [11] = {256, 110}, [12] = {256, 144}, [13] = {256, 176},
+    [14] = {256, 210}, [15] = {256, 292}, [16] = {256, 66},  [17] = {256, 74},  [18] = {256, 98},  [19] = {256, 50},
+    [20] = {32, 18},   [21] = {256, 110}, [22] = {256, 82},  [23] = {256, 136}, [24] = {1, 1},     [25] = {1, 2},
+    [26] = {1, 4},     [27] = {1, 8},     [28] = {1, 8},     [29] = {256, 56},  [30] = {1, 2},     [34] = {256, 54},
+    [35] = {256, 66},  [39] = {32, 17},   [40] = {64, 36},
+};
+
+int64_t file_row_bytes(int32_t format, int64_t n_in) {
+    if (format < 0 || format >= (int32_t)(sizeof blocks / sizeof *blocks)) return 0;
+    int64_t elements = blocks[format].elements;
+    return elements == 0 || n_in % elements != 0 ? 0 : n_in / elements * blocks[format].bytes;
+}
+
+/* ---- packing --------------------------------------------------------------------------------------------------- */
+
+typedef struct pack_job {
+    const ggfw_kernel *kernel;
+    const uint8_t *from;
+    uint8_t *to;
+    int64_t n_out;
+    int64_t n_in;
+    int64_t n_expert;
+    int64_t from_stride; /* bytes from one expert to the next */
+    int64_t to_stride;
+    int64_t rows_per_chunk;
+    int64_t chunks_per_expert;
+    int32_t opened;
+} pack_job;
+
+static void pack_chunk(void *context, int32_t chunk, int32_t thread) {
+    (void)thread;
+    const pack_job *j = context;
+    int64_t expert = chunk / j->chunks_per_expert;
+    int64_t first = chunk % j->chunks_per_expert * j->rows_per_chunk;
+    int64_t n = j->n_out - first < j->rows_per_chunk ? j->n_out - first : j->rows_per_chunk;
+    j->kernel->pack(j->from + expert * j->from_stride, j->n_out, j->n_in, first, n, j->to + expert * j->to_stride);
+}
+
+static int32_t pack_next(void *context, pool_region *region) {
+    pack_job *j = context;
+    if (j->opened++) return 0;
+    *region = (pool_region){pack_chunk, j, (int32_t)(j->chunks_per_expert * j->n_expert)};
+    return 1;
+}
+
+int32_t ggfw_pack(const ggfw_kernel *kernel, const void *file_rows, int64_t n_out, int64_t n_in, int64_t n_expert,
+                  void *packed) {
+    if (kernel == NULL || kernel->pack == NULL || kernel->pack_size == NULL || n_out < 1 || n_in < 1 || n_expert < 1)
+        return GGFW_ERR_ARGUMENT;
+    int64_t row = file_row_bytes(kernel->format, n_in);
+    if (row == 0 && n_expert > 1) return GGFW_ERR_ARGUMENT; /* where would the second expert be? */
+    int64_t rows = (256 * 1024 / (row > 0 ? row : n_in) + 15) / 16 * 16;
+    pack_job job = {
+        .kernel = kernel,
+        .from = file_rows,
+        .to = packed,
+        .n_out = n_out,
+        .n_in = n_in,
+        .n_expert = n_expert,
+        .from_stride = row * n_out,
+        .to_stride = kernel->pack_size(n_out, n_in),
+        .rows_per_chunk = rows > 0 ? rows : 16,
+    };
+    job.chunks_per_expert = (n_out + job.rows_per_chunk - 1) / job.rows_per_chunk;
+    if (job.chunks_per_expert > INT32_MAX / n_expert) return GGFW_ERR_ARGUMENT;
+    pool_job pool = {pack_next, &job, NULL};
+    pool_enter();
+    pool_run(&pool);
+    pool_leave();
+    return GGFW_OK;
+}
+
+/* ---- one product without a plan -------------------------------------------------------------------------------- */
+
+static int64_t align_up(int64_t n) { return (n + 63) / 64 * 64; }
+
+/* A plan of one or two steps over an arena that holds x, its quantised form and y. */
+static int32_t run_linear(const ggfw_weight *weight, const ggfw_kernel *quantize, const float *x, int32_t n_rows,
+                          float *y) {
+    int32_t n_in = (int32_t)weight->n_in, n_out = (int32_t)weight->n_out;
+    int q8 = weight->kernel->activation == GGFW_Q8;
+    ggfw_view view_x = {0, (int32_t)align_up(n_in * 4LL), n_in, GGFW_F32, 0};
+    ggfw_view view_q = {view_x.offset + (int64_t)view_x.stride * n_rows,
+                        (int32_t)align_up(align_up(n_in) + n_in / 32 * 4 + n_in / 16 * 4), n_in, GGFW_Q8, 0};
+    ggfw_view view_y = {view_q.offset + (int64_t)view_q.stride * n_rows, (int32_t)align_up(n_out * 4LL), n_out,
+                        GGFW_F32, 0};
+    ggfw_step steps[2];
+    memset(steps, 0, sizeof steps);
+    steps[0] = (ggfw_step){.op = GGFW_OP_QUANTIZE, .in = {view_x}, .out = {view_q}, .decode = quantize,
+                           .prompt = quantize};
+    steps[1] = (ggfw_step){.op = GGFW_OP_LINEAR, .in = {q8 ? view_q : view_x}, .out = {view_y}, .weight = {weight},
+                           .decode = weight->kernel, .prompt = weight->kernel};
+    steps[1].params.linear.n_parts = 1;
+    steps[1].params.linear.scale = 1.0f;
+    ggfw_executor *e = ggfw_executor_new(steps + !q8, 1 + q8, view_y.offset + (int64_t)view_y.stride * n_rows, n_rows,
+                                         0, NULL, 0, NULL, 0, 2048);
+    int32_t *rows = ggfw_memory_new(2LL * n_rows * (int64_t)sizeof(int32_t)); /* positions, row_segment */
+    if (e == NULL || rows == NULL) {
+        ggfw_executor_free(e);
+        ggfw_memory_free(rows, 2LL * n_rows * (int64_t)sizeof(int32_t));
+        return GGFW_ERR_MEMORY;
+    }
+    for (int32_t i = 0; i < n_rows; i++) rows[i] = i;
+    ggfw_segment segment = {.n_rows = n_rows, .row_class = GGFW_ROWS_DECODE, .state_read = -1, .output = -1};
+    ggfw_batch batch = {.n_rows = n_rows,
+                        .n_decode_rows = n_rows,
+                        .n_segments = 1,
+                        .positions = rows,
+                        .row_segment = rows + n_rows,
+                        .segments = &segment};
+    uint8_t *arena = ggfw_executor_arena(e);
+    for (int32_t i = 0; i < n_rows; i++)
+        memcpy(arena + (int64_t)i * view_x.stride, x + (int64_t)i * n_in, (size_t)n_in * sizeof *x);
+    int32_t status = ggfw_executor_run(e, &batch, 0, -1);
+    for (int32_t i = 0; i < n_rows; i++)
+        memcpy(y + (int64_t)i * n_out, arena + view_y.offset + (int64_t)i * view_y.stride, (size_t)n_out * sizeof *y);
+    ggfw_memory_free(rows, 2LL * n_rows * (int64_t)sizeof(int32_t));
+    ggfw_executor_free(e);
+    return status;
+}
+
+int32_t ggfw_linear_once(const ggfw_kernel *linear, const ggfw_kernel *quantize, const void *file_rows, int64_t n_out,
+                         int64_t n_in, const float *x, int32_t n_rows, float *y) {
+    if (linear == NULL || linear->op != GGFW_OP_LINEAR || n_out < 1 || n_in < 1 || n_out > INT32_MAX / 8 ||
+        n_in > INT32_MAX / 8 || n_rows < 1 || (linear->n_in_multiple > 1 && n_in % linear->n_in_multiple != 0) ||
+        (linear->activation == GGFW_Q8 && (quantize == NULL || n_in % 32 != 0)))
+        return GGFW_ERR_ARGUMENT;
+    int64_t packed_bytes = linear->pack ? linear->pack_size(n_out, n_in) : 0;
+    void *packed = packed_bytes > 0 ? ggfw_memory_new(packed_bytes) : NULL;
+    if (packed_bytes > 0 && packed == NULL) return GGFW_ERR_MEMORY;
+    int32_t status = linear->pack ? ggfw_pack(linear, file_rows, n_out, n_in, 1, packed) : GGFW_OK;
+    if (status == GGFW_OK) {
+        ggfw_weight weight = {.data = linear->pack ? packed : file_rows,
+                              .format = linear->format,
+                              .layout = linear->pack ? GGFW_LAYOUT_PACKED : GGFW_LAYOUT_FILE,
+                              .n_out = n_out,
+                              .n_in = n_in,
+                              .n_expert = 1,
+                              .kernel = linear};
+        status = run_linear(&weight, quantize, x, n_rows, y);
+    }
+    ggfw_memory_free(packed, packed_bytes);
+    return status;
+}

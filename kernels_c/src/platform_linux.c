@@ -1,0 +1,91 @@
+/* platform_linux.c: threads, futexes and memory on Linux. */
+#if defined(__linux__)
+
+#define _GNU_SOURCE
+#include "platform.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+struct platform_thread {
+    pthread_t id;
+    void (*function)(void *);
+    void *argument;
+};
+
+static void *enter(void *opaque) {
+    platform_thread *thread = opaque;
+    thread->function(thread->argument);
+    return NULL;
+}
+
+platform_thread *platform_thread_start(void (*function)(void *), void *argument) {
+    platform_thread *thread = malloc(sizeof *thread);
+    if (thread == NULL) return NULL;
+    thread->function = function;
+    thread->argument = argument;
+    if (pthread_create(&thread->id, NULL, enter, thread) != 0) {
+        free(thread);
+        return NULL;
+    }
+    return thread;
+}
+
+void platform_thread_join(platform_thread *thread) {
+    pthread_join(thread->id, NULL);
+    free(thread);
+}
+
+void platform_thread_forget(platform_thread *thread) { free(thread); }
+
+void platform_wait(_Atomic uint32_t *word, uint32_t expected) {
+    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT_PRIVATE, expected, NULL, NULL, 0);
+}
+
+void platform_wake(_Atomic uint32_t *word, int32_t n) {
+    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+}
+
+void platform_yield(void) { sched_yield(); }
+
+int64_t platform_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int32_t platform_processors(void) {
+    cpu_set_t set; /* 1024 processors; larger machines fall back to the count of all */
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (int32_t)n : 1;
+}
+
+void platform_at_fork_child(void (*function)(void)) { pthread_atfork(NULL, NULL, function); }
+
+void *platform_map(int64_t bytes) {
+    void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return NULL;
+    madvise(memory, (size_t)bytes, MADV_HUGEPAGE); /* a wish: small pages work as well */
+    return memory;
+}
+
+void platform_unmap(void *memory, int64_t bytes) { munmap(memory, (size_t)bytes); }
+
+void platform_release(const void *mapped, int64_t bytes) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)mapped + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)mapped + (uintptr_t)bytes) / page * page;
+    if (end > begin) madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
+#else
+typedef int ggfw_not_linux; /* an empty translation unit is not C */
+#endif
