@@ -136,7 +136,7 @@ class Sampler:
             c = self._filter(self._head(logits), logits.size)
             return c.ids, normalised(c.logits) if c.ids.size > 1 else np.ones(1, np.float32)
 
-    # -- the head of the chain: from the row to the candidates that the first stage needs ------------------------
+    # -- the head of the chain: from the row to the candidates that the first stage needs ----------
 
     def _touched(self) -> set[int]:
         return set().union(*(e.touched() for e in self._edits))
@@ -191,7 +191,7 @@ class Sampler:
         c = sorted_candidates(ids, self._edited(ids, base[ids]) if self._only_lowers else base[ids])
         return c.head(width) if c.ids.size else None
 
-    # -- the tail: from the candidates to the token ---------------------------------------------------------------
+    # -- the tail: from the candidates to the token ------------------------------------------------
 
     def _filter(self, c: Candidates, n_vocab: int) -> Candidates:
         if c.logits[0] == np.inf:

@@ -174,16 +174,13 @@ def _bias(name: str, value: Any) -> Mapping[int, float]:
         raise InvalidRequest(f"{name} must map token ids to numbers, not be {value!r}", param=name)
     out: dict[int, float] = {}
     for token, addend in value.items():
-        token = _integer(f"a token id of {name}", token) if not isinstance(token, int) else token
+        try:
+            token = _integer(f"the token id in {name}", token)
+            out[token] = -math.inf if addend == -math.inf else _number(f"{name} of token {token}", addend)
+        except InvalidRequest as error:
+            raise InvalidRequest(str(error), param=name) from None
         if not 0 <= token <= I32_MAX:
             raise InvalidRequest(f"{name} names token {token}, but ids start at 0", param=name)
-        if isinstance(addend, float) and addend == -math.inf:
-            out[token] = addend
-        else:
-            try:
-                out[token] = _number(f"{name} of token {token}", addend)
-            except InvalidRequest as error:
-                raise InvalidRequest(str(error), param=name) from None
     return MappingProxyType(out)
 
 

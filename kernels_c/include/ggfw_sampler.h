@@ -14,6 +14,10 @@
 extern "C" {
 #endif
 
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
 /* cffi: begin */
 
 enum ggfw_sample_status {
@@ -77,6 +81,10 @@ int32_t ggfw_top_k(const float *row, int32_t n, int32_t k, int32_t *ids, float *
 int32_t ggfw_sampler_isa(int32_t limit);
 
 /* cffi: end */
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 
 #ifdef __cplusplus
 }

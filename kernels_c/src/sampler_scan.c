@@ -1,0 +1,155 @@
+/* sampler_scan.c: scans over rows of logits for plain C, AVX2 and AVX-512.
+ *
+ * A maximum instruction returns its second operand when one of the two is NaN; with the running maximum second, NaN
+ * entries are skipped at no cost. */
+#include "sampler_scan.h"
+
+#include <math.h>
+
+#include "../include/ggfw_sampler.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define GGFW_SCAN_X86 1
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
+#define LANES 16
+
+static float tail_maximum(const float *row, int32_t begin, int32_t end, float best) {
+    for (int32_t i = begin; i < end; i++) best = row[i] > best ? row[i] : best;
+    return best;
+}
+
+static void block_maxima_generic(const float *row, int32_t n, int32_t block, float *maxima) {
+    for (int32_t begin = 0, b = 0; begin < n; begin += block, b++) {
+        int32_t end = n - begin < block ? n : begin + block, i = begin;
+        float lanes[LANES], best = -INFINITY;
+        for (int j = 0; j < LANES; j++) lanes[j] = -INFINITY;
+        for (; i + LANES <= end; i += LANES)
+            for (int j = 0; j < LANES; j++) lanes[j] = row[i + j] > lanes[j] ? row[i + j] : lanes[j];
+        for (int j = 0; j < LANES; j++) best = lanes[j] > best ? lanes[j] : best;
+        maxima[b] = tail_maximum(row, i, end, best);
+    }
+}
+
+static int32_t positions_from_generic(const float *row, int32_t n, float bound, int32_t *out) {
+    int32_t m = 0;
+    for (int32_t i = 0; i < n; i++) {
+        out[m] = i; /* m <= i, so this stays inside */
+        m += row[i] >= bound;
+    }
+    return m;
+}
+
+#ifdef GGFW_SCAN_X86
+
+__attribute__((target("avx2"))) static void block_maxima_avx2(const float *row, int32_t n, int32_t block,
+                                                               float *maxima) {
+    const __m256 lowest = _mm256_set1_ps(-INFINITY);
+    for (int32_t begin = 0, b = 0; begin < n; begin += block, b++) {
+        int32_t end = n - begin < block ? n : begin + block, i = begin;
+        __m256 m0 = lowest, m1 = lowest, m2 = lowest, m3 = lowest;
+        for (; i + 32 <= end; i += 32) {
+            m0 = _mm256_max_ps(_mm256_loadu_ps(row + i), m0);
+            m1 = _mm256_max_ps(_mm256_loadu_ps(row + i + 8), m1);
+            m2 = _mm256_max_ps(_mm256_loadu_ps(row + i + 16), m2);
+            m3 = _mm256_max_ps(_mm256_loadu_ps(row + i + 24), m3);
+        }
+        for (; i + 8 <= end; i += 8) m0 = _mm256_max_ps(_mm256_loadu_ps(row + i), m0);
+        m0 = _mm256_max_ps(_mm256_max_ps(m0, m1), _mm256_max_ps(m2, m3));
+        __m128 m = _mm_max_ps(_mm256_castps256_ps128(m0), _mm256_extractf128_ps(m0, 1));
+        m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+        m = _mm_max_ss(m, _mm_movehdup_ps(m));
+        maxima[b] = tail_maximum(row, i, end, _mm_cvtss_f32(m));
+    }
+}
+
+__attribute__((target("avx2"))) static int32_t positions_from_avx2(const float *row, int32_t n, float bound,
+                                                                    int32_t *out) {
+    const __m256 bounds = _mm256_set1_ps(bound);
+    int32_t m = 0, i = 0;
+    for (; i + 32 <= n; i += 32) {
+        uint32_t hits = 0;
+        for (int j = 0; j < 4; j++)
+            hits |= (uint32_t)_mm256_movemask_ps(
+                        _mm256_cmp_ps(_mm256_loadu_ps(row + i + 8 * j), bounds, _CMP_GE_OQ))
+                    << (8 * j);
+        for (; hits; hits &= hits - 1) out[m++] = i + __builtin_ctz(hits);
+    }
+    for (; i < n; i++)
+        if (row[i] >= bound) out[m++] = i;
+    return m;
+}
+
+__attribute__((target("avx512f"))) static void block_maxima_avx512(const float *row, int32_t n, int32_t block,
+                                                                    float *maxima) {
+    const __m512 lowest = _mm512_set1_ps(-INFINITY);
+    for (int32_t begin = 0, b = 0; begin < n; begin += block, b++) {
+        int32_t end = n - begin < block ? n : begin + block, i = begin;
+        __m512 m0 = lowest, m1 = lowest, m2 = lowest, m3 = lowest;
+        for (; i + 64 <= end; i += 64) {
+            m0 = _mm512_max_ps(_mm512_loadu_ps(row + i), m0);
+            m1 = _mm512_max_ps(_mm512_loadu_ps(row + i + 16), m1);
+            m2 = _mm512_max_ps(_mm512_loadu_ps(row + i + 32), m2);
+            m3 = _mm512_max_ps(_mm512_loadu_ps(row + i + 48), m3);
+        }
+        for (; i + 16 <= end; i += 16) m0 = _mm512_max_ps(_mm512_loadu_ps(row + i), m0);
+        m0 = _mm512_max_ps(_mm512_max_ps(m0, m1), _mm512_max_ps(m2, m3));
+        maxima[b] = tail_maximum(row, i, end, _mm512_reduce_max_ps(m0));
+    }
+}
+
+__attribute__((target("avx512f"))) static int32_t positions_from_avx512(const float *row, int32_t n, float bound,
+                                                                         int32_t *out) {
+    const __m512 bounds = _mm512_set1_ps(bound);
+    int32_t m = 0, i = 0;
+    for (; i + 32 <= n; i += 32) {
+        uint32_t hits = _mm512_cmp_ps_mask(_mm512_loadu_ps(row + i), bounds, _CMP_GE_OQ);
+        hits |= (uint32_t)_mm512_cmp_ps_mask(_mm512_loadu_ps(row + i + 16), bounds, _CMP_GE_OQ) << 16;
+        for (; hits; hits &= hits - 1) out[m++] = i + __builtin_ctz(hits);
+    }
+    for (; i < n; i++)
+        if (row[i] >= bound) out[m++] = i;
+    return m;
+}
+
+/* CPUID says what the processor has, XGETBV what the system saves on a task switch; both must agree. */
+static int32_t best_isa(void) {
+    unsigned a, b, c, d, xcr0, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & (1u << 27))) return 0;
+    __asm__ volatile("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
+    if ((xcr0 & 0x06) != 0x06 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
+    if ((b & (1u << 16)) && (xcr0 & 0xe6) == 0xe6) return 2;
+    return (b & (1u << 5)) ? 1 : 0;
+}
+
+#else
+
+static int32_t best_isa(void) { return 0; }
+
+#endif
+
+static const ggfw_scan scans[] = {
+    {block_maxima_generic, positions_from_generic},
+#ifdef GGFW_SCAN_X86
+    {block_maxima_avx2, positions_from_avx2},
+    {block_maxima_avx512, positions_from_avx512},
+#endif
+};
+
+/* Asked once, since CPUID is slow in virtual machines. Two threads may both ask; they store the same answer. */
+static int32_t isa_in_use = -1;
+
+const ggfw_scan *ggfw_scan_get(void) {
+    int32_t isa = __atomic_load_n(&isa_in_use, __ATOMIC_RELAXED);
+    if (isa < 0) isa = ggfw_sampler_isa(-1);
+    return &scans[isa];
+}
+
+int32_t ggfw_sampler_isa(int32_t limit) {
+    int32_t isa = best_isa();
+    if (limit >= 0 && limit < isa) isa = limit;
+    __atomic_store_n(&isa_in_use, isa, __ATOMIC_RELAXED);
+    return isa;
+}
