@@ -1,0 +1,81 @@
+"""Which kernel computes which step: the chosen backend first, gaps filled from the next scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ggfw.errors import BackendError
+from ggfw.execute.library import KernelLibrary, Native, kernel_library, native
+from ggfw.graph.plan import F32
+from ggfw.graph.weights import WeightRef
+from ggfw.registry import Registry, default_registry
+
+F32_FORMAT = 0
+ROWS_DECODE, ROWS_PROMPT = 1, 2
+NO_FORMAT = -1
+
+#: enum ggfw_op
+OPS = {
+    "embed": 1, "linear": 2, "quantize": 3, "norm": 4, "rope_table": 5, "rope_store": 6, "attention": 7,
+    "elementwise": 8, "gather": 9, "copy": 10, "moe_route": 11, "moe_linear": 12, "moe_sum": 13, "pool": 14,
+    "sample": 15, "custom": 64,
+}  # fmt: skip
+
+
+class KernelSet:
+    """Kernels of the usable backends; implements :class:`ggfw.graph.lower.Kernels`.
+
+    Args:
+        backend: name of the backend to prefer, None = the one with the highest score.
+    """
+
+    def __init__(self, backend: str | None = None, registry: Registry | None = None) -> None:
+        registry = registry or default_registry()
+        chosen = registry.backend(backend)
+        self.native: Native = native(registry)
+        scores = [d for d in registry.backends() if d.name != chosen.name]
+        if backend is not None:  # below the explicit choice only lower scores may fill gaps
+            ranked = registry.backends()
+            scores = ranked[ranked.index(chosen) + 1 :]
+        self.name = chosen.name
+        self.libraries: list[KernelLibrary] = [kernel_library(d, registry) for d in (chosen, *scores)]
+
+    def find(self, op: str, ggml_type: int | None, n_in: int | None = None) -> tuple[Any, Any] | None:
+        """Return the (decode, prompt) kernels of an op, or None.
+
+        Args:
+            ggml_type: weight format for linear, moe_linear and embed; None for the others.
+            n_in: columns of the weight; kernels may want a multiple of some number.
+        """
+        key = (OPS[op], NO_FORMAT if ggml_type is None else ggml_type)
+        for library in self.libraries:
+            entries = [
+                k
+                for k in library.kernels.get(key, ())
+                if n_in is None or not k.n_in_multiple or n_in % k.n_in_multiple == 0
+            ]
+            decode = next((k for k in entries if k.row_classes & ROWS_DECODE), None)
+            prompt = next((k for k in entries if k.row_classes & ROWS_PROMPT), None)
+            if decode is not None and prompt is not None:
+                return decode, prompt
+        return None
+
+    def weight_type(self, ref: WeightRef, op: str) -> int:
+        """Return the format ``ref`` is computed in: its own, or F32 (dequantised at load) where no kernel has it."""
+        return ref.ggml_type if self.find(op, ref.ggml_type, ref.shape[-1]) is not None else F32_FORMAT
+
+    def activation(self, ggml_type: int, op: str) -> int:
+        """Return the activation type (F32 or Q8) that the kernels of a format want."""
+        found = self.find(op, ggml_type)
+        return int(found[0].activation) if found is not None else F32
+
+    def pair(self, op: str, ggml_type: int | None) -> tuple[Any, Any]:
+        """Return the (decode, prompt) kernels of an op.
+
+        Raises:
+            BackendError: no usable backend has it.
+        """
+        found = self.find(op, ggml_type)
+        if found is None:
+            raise BackendError(f"no usable kernel backend has op {op} for format {ggml_type}; reinstall ggfw")
+        return found

@@ -1,0 +1,151 @@
+"""The native libraries: opened once per process by cffi in ABI mode, after their ABI numbers were checked.
+
+The C declarations come from the installed headers. Where the build left a generated binding module beside the
+libraries (``ggfw_abi.py``), it is used, because parsing headers takes longer than everything else at start-up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import threading
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ggfw.descriptors import KernelBackend, resolve
+from ggfw.errors import BackendError, PluginError
+from ggfw.registry import Registry, default_registry
+
+#: The ABI this core speaks (GGFW_KERNELS_ABI).
+KERNELS_ABI = 1
+
+#: Headers whose marked parts make up the declarations, in this order.
+HEADERS = ("ggfw_kernels.h", "ggfw_sampler.h", "ggfw_executor.h")
+
+_lock = threading.Lock()
+
+
+def declarations(include: Path) -> str:
+    """Return the C declarations of the installed headers, for ``ffi.cdef``."""
+    parts = []
+    for name in HEADERS:
+        text = (include / name).read_text(encoding="utf-8")
+        begin, end = text.index("/* cffi: begin */"), text.index("/* cffi: end */")
+        parts.append(text[begin:end])
+    return "\n".join(parts)
+
+
+@dataclass(frozen=True)
+class Native:
+    """The executor library and the declarations all libraries share."""
+
+    ffi: Any
+    lib: Any
+
+
+@dataclass(frozen=True)
+class KernelLibrary:
+    """An opened kernel library.
+
+    Attributes:
+        name: of its backend descriptor.
+        kernels: pointers to its ``ggfw_kernel`` entries by (op, format).
+    """
+
+    name: str
+    kernels: dict[tuple[int, int], list[Any]]
+    handle: Any
+
+
+@cache
+def _open_executor(path: str, header: str) -> Native:
+    include = Path(header).parent
+    bindings = Path(path).with_name("ggfw_abi.py")
+    if bindings.exists():
+        spec = importlib.util.spec_from_file_location("ggfw_abi", bindings)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        ffi = module.ffi
+    else:
+        from cffi import FFI
+
+        ffi = FFI()
+        ffi.cdef(declarations(include))
+    lib = _dlopen(ffi, path)
+    found = lib.ggfw_executor_abi()
+    if found != KERNELS_ABI:
+        raise BackendError(f"{path} speaks kernel ABI {found}, this core speaks {KERNELS_ABI}; reinstall ggfw")
+    return Native(ffi, lib)
+
+
+def _dlopen(ffi: Any, path: str) -> Any:
+    try:
+        return ffi.dlopen(path)
+    except OSError as exc:
+        raise BackendError(f"the library {path} cannot be opened ({exc}); reinstall ggfw") from exc
+
+
+def native(registry: Registry | None = None) -> Native:
+    """Return the executor library, opened on first use.
+
+    Raises:
+        BackendError: no installed backend brings one, or it does not fit this core.
+    """
+    registry = registry or default_registry()
+    for descriptor in registry.backends():
+        if descriptor.executor is not None and descriptor.header is not None:
+            with _lock:
+                return _open_executor(resolve(descriptor.executor)(), resolve(descriptor.header)())
+    raise BackendError("no kernel backend brings the executor library; reinstall ggfw")
+
+
+_libraries: dict[str, KernelLibrary] = {}
+
+
+def kernel_library(descriptor: KernelBackend, registry: Registry | None = None) -> KernelLibrary:
+    """Return a backend's library, opened on first use.
+
+    Raises:
+        BackendError: it cannot be opened, or its ABI differs.
+    """
+    n = native(registry)
+    path = resolve(descriptor.library)()
+    with _lock:
+        if path in _libraries:
+            return _libraries[path]
+        handle = _dlopen(n.ffi, path)
+        found = handle.ggfw_kernels_abi()
+        if found != KERNELS_ABI:
+            raise BackendError(
+                f"kernel backend {descriptor.name} speaks kernel ABI {found}, this core speaks {KERNELS_ABI}; "
+                "install a version of it that fits"
+            )
+        table = handle.ggfw_kernels()
+        kernels: dict[tuple[int, int], list[Any]] = {}
+        for i in range(table.n_kernels):
+            kernel = table.kernels + i
+            kernels.setdefault((kernel.op, kernel.format), []).append(kernel)
+        library = _libraries[path] = KernelLibrary(descriptor.name, kernels, handle)
+        return library
+
+
+_opened: list[ctypes.CDLL] = []  # custom libraries stay loaded as long as the process
+
+
+def custom_kernel(path: str, symbol: str) -> Any:
+    """Return a pointer to a ``ggfw_kernel`` variable of a plugin's own library.
+
+    Raises:
+        PluginError: the library cannot be opened or has no such variable.
+    """
+    n = native()
+    try:
+        library = ctypes.CDLL(path)
+        address = ctypes.addressof(ctypes.c_char.in_dll(library, symbol))
+    except (OSError, ValueError) as exc:
+        raise PluginError(f"the op library {path} has no kernel {symbol!r} ({exc})") from exc
+    _opened.append(library)
+    return n.ffi.cast("const ggfw_kernel *", address)
