@@ -55,7 +55,8 @@ def quantize_mxfp4(values: Floats, out: Blocks) -> None:
     _, exponent = np.frexp(largest)  # largest = m * 2^exponent with 0.5 <= m < 1
     byte = np.where(largest > 0, np.clip(exponent - 1 - 2 + 127, 0, 254), 0).astype(np.uint8)
     scale = _MX_SCALE[byte][:, None]
-    q = _nearest(np.abs(values) / scale) | (np.signbit(values).astype(np.uint8) << 3)
+    q = _nearest(np.abs(values) / scale)
+    q |= ((values < 0) & (q > 0)).astype(np.uint8) << 3  # zero has one encoding
     out[:, 0] = byte
     out[:, 1:] = q[:, :16] | (q[:, 16:] << 4)
 
