@@ -1,0 +1,190 @@
+"""Evaluating given tokens: logits of every position, hidden states, embeddings. Jobs for :meth:`ggfw.engine.Engine.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggfw.cache import OutOfPages
+from ggfw.cache import Sequence as CacheSequence
+from ggfw.engine import WAIT
+from ggfw.errors import ContextLengthExceeded, InvalidRequest
+from ggfw.execute.batch import Batch, Segment, Wants
+
+if TYPE_CHECKING:
+    from ggfw.model import LoadedModel
+
+F32 = NDArray[np.float32]
+
+
+def evaluate(
+    model: LoadedModel,
+    prompts: Sequence[Sequence[int]],
+    wants: Wants = Wants.LOGITS,
+    *,
+    chunk: int | None = None,
+    together: bool = True,
+) -> Generator[Any, None, list[F32]]:
+    """Run ``prompts`` and collect one row per token.
+
+    Args:
+        model: the loaded model.
+        prompts: token ids; each becomes a sequence of its own, starting at position 0.
+        wants: LOGITS or HIDDEN.
+        chunk: rows of one sequence per step; default: as many as a step may have.
+        together: all sequences in the same steps, as one ragged batch; else one after the other.
+
+    Returns:
+        (through StopIteration) per prompt (n_tokens, n_vocab or n_embd) float32.
+
+    Raises:
+        InvalidRequest: an empty prompt, a bad id, or a chunk below 1.
+        ContextLengthExceeded: a prompt is longer than the context.
+    """
+    prompts = [[int(i) for i in ids] for ids in prompts]
+    for ids in prompts:
+        _check(model, ids)
+    if chunk is not None and chunk < 1:
+        raise InvalidRequest(f"chunk must be at least 1, but is {chunk}", param="chunk")
+    out: list[F32] = []
+    for group in [prompts] if together else [[ids] for ids in prompts]:
+        out += yield from _evaluate_group(model, group, wants, chunk)
+    return out
+
+
+def _check(model: LoadedModel, ids: list[int]) -> None:
+    if not ids:
+        raise InvalidRequest("there are no tokens to evaluate; at least one is needed", param="ids")
+    if len(ids) > model.n_ctx:
+        raise ContextLengthExceeded(len(ids), model.n_ctx)
+    for i in ids:
+        if not 0 <= i < model.n_vocab:
+            raise InvalidRequest(f"token id {i} is not in the vocabulary of {model.n_vocab}", param="ids")
+
+
+def _reserve(model: LoadedModel, group: list[list[int]]) -> list[CacheSequence] | None:
+    """A sequence with room for everything, per prompt; None (and nothing taken) when the cache is too full now."""
+    taken: list[CacheSequence] = []
+    try:
+        for ids in group:
+            taken.append(model.cache.sequence())
+            taken[-1].reserve(len(ids))
+    except OutOfPages:
+        for sequence in taken:
+            sequence.close()
+        return None
+    return taken
+
+
+def _evaluate_group(
+    model: LoadedModel, group: list[list[int]], wants: Wants, chunk: int | None
+) -> Generator[Any, None, list[F32]]:
+    executor = model.executor
+    most = min(executor.max_rows, executor.max_outputs)
+    whole = not model.architecture.chunkable
+    if whole:
+        longest = max(map(len, group), default=0)
+        if longest > most:
+            raise ContextLengthExceeded(longest, most)
+        chunk = None
+    while (sequences := _reserve(model, group)) is None:
+        yield WAIT
+    parts: list[list[F32]] = [[] for _ in group]
+    done = [0] * len(group)
+    try:
+        while True:
+            segments: list[Segment] = []
+            who: list[int] = []
+            room = most
+            for index, ids in enumerate(group):
+                left = len(ids) - done[index]
+                n = min(left, room, chunk or left)
+                if n < 1 or (whole and n < left):
+                    continue
+                tokens = ids[done[index] : done[index] + n]
+                segments.append(Segment(sequences[index], tokens, n, True))
+                who.append(index)
+                room -= n
+            if not segments:
+                break
+            result = executor.step(Batch(segments, wants))
+            rows = result.logits if wants & Wants.LOGITS else result.hidden
+            assert rows is not None
+            at = 0
+            for index, segment in zip(who, segments, strict=True):
+                n = segment.n_outputs
+                parts[index].append(np.array(rows[at : at + n], dtype=np.float32))
+                done[index] += n
+                at += n
+            yield None
+    finally:
+        for sequence in sequences:
+            sequence.close()
+    return [np.concatenate(p) for p in parts]
+
+
+def greedy(
+    model: LoadedModel, ids: Sequence[int], n: int, *, ignore_eos: bool = True, chunk: int | None = None
+) -> Generator[Any, None, list[int]]:
+    """The ``n`` best tokens one after the other, by plain argmax (lowest id on a tie).
+
+    Raises:
+        ContextLengthExceeded: prompt and continuation do not fit the context.
+    """
+    prompt = [int(i) for i in ids]
+    _check(model, prompt)
+    if len(prompt) + n > model.n_ctx + 1:
+        raise ContextLengthExceeded(len(prompt), model.n_ctx)
+    executor = model.executor
+    while (taken := _reserve(model, [prompt + [0] * max(n - 1, 0)])) is None:
+        yield WAIT
+    sequence = taken[0]
+    out: list[int] = []
+    try:
+        step = (
+            min(chunk or executor.max_rows, executor.max_rows)
+            if model.architecture.chunkable
+            else len(prompt)
+        )
+        logits = None
+        for start in range(0, len(prompt), step):
+            tokens = prompt[start : start + step]
+            last = start + step >= len(prompt)
+            logits = executor.step(Batch([Segment(sequence, tokens, int(last), True)])).logits
+            yield None
+        while True:
+            assert logits is not None
+            out.append(int(np.argmax(logits[-1])))
+            if len(out) >= n or (not ignore_eos and model.tokenizer.is_eog(out[-1])):
+                return out
+            logits = executor.step(Batch([Segment(sequence, out[-1:])])).logits
+            yield None
+    finally:
+        sequence.close()
+
+
+def pool(hidden: F32, pooling: str = "mean") -> F32:
+    """One L2-normalised vector for a text.
+
+    Args:
+        hidden: (n_tokens, n_embd) float32 after the final norm.
+        pooling: ``mean``, ``cls`` (first token) or ``last``.
+
+    Returns:
+        (n_embd,) float32 of length 1; not scaled when its norm is at most 1e-8.
+    """
+    if pooling == "cls":
+        vector = hidden[0].astype(np.float64)
+    elif pooling == "last":
+        vector = hidden[-1].astype(np.float64)
+    else:
+        vector = hidden.mean(axis=0, dtype=np.float64)
+    norm = float(np.linalg.norm(vector))
+    return (vector / norm if norm > 1e-8 else vector).astype(np.float32)
+
+
+#: ``{arch}.pooling_type`` of a file -> how its token vectors become one (llama.cpp's numbers).
+POOLING = {0: "mean", 1: "mean", 2: "cls", 3: "last"}

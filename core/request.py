@@ -1,0 +1,106 @@
+"""What the engine is asked to do."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ggfw.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from ggfw.chat.dialect import Parser
+    from ggfw.sampling import Constraint, Params
+
+#: Names that other programs use for the same parameter.
+ALIASES = {
+    "temp": "temperature",
+    "repeat_penalty": "penalty_repeat",
+    "repetition_penalty": "penalty_repeat",
+    "frequency_penalty": "penalty_freq",
+    "presence_penalty": "penalty_present",
+    "repeat_last_n": "penalty_last_n",
+}
+
+
+def new_id(prefix: str = "req") -> str:
+    """A fresh request id."""
+    return f"{prefix}-{secrets.token_hex(12)}"
+
+
+@dataclass(slots=True)
+class Request:
+    """One generation.
+
+    Args:
+        prompt: token ids, BOS included where the model wants one; at least one.
+        params: sampling parameters; a seed of None or -1 is replaced by a fresh one at submission.
+        max_tokens: tokens to draw at most; None or -1 means to the end of the context.
+        stop: stop strings; the text ends before the first one. They are looked for in the raw text, reasoning included.
+        ignore_eos: go on after end-of-generation tokens, which then are tokens like others.
+        constraint: a grammar or the like; makes the row a host row.
+        timeout: seconds from submission after which the request fails with DeadlineExceeded; None = never.
+        parser: splits the text into deltas; None = everything is text.
+        special_tokens: whether the text shows control tokens.
+        id: of the request, for logs.
+    """
+
+    prompt: list[int]
+    params: Params
+    max_tokens: int | None = None
+    stop: Sequence[str] = ()
+    ignore_eos: bool = False
+    constraint: Constraint | None = None
+    timeout: float | None = None
+    parser: Parser | None = None
+    special_tokens: bool = False
+    id: str = field(default_factory=new_id)
+
+
+def resolve_params(base: Params, given: dict[str, Any]) -> Params:
+    """The parameters of a request: ``given`` over ``base``; None keeps the base's value.
+
+    Args:
+        base: the model's parameters (the file's recommendations over the defaults).
+        given: by the names of :class:`ggfw.sampling.Params`, or the aliases other programs use.
+
+    Raises:
+        InvalidRequest: an unknown name (``param`` holds it) or an impossible value.
+    """
+    changes: dict[str, Any] = {}
+    for name, value in given.items():
+        field_name = ALIASES.get(name, name)
+        if field_name not in base.__dataclass_fields__:
+            known = ", ".join(base.__dataclass_fields__)
+            raise InvalidRequest(f"unknown sampling parameter {name!r}; known: {known}", param=name)
+        if value is not None:
+            changes[field_name] = value
+    return replace(base, **changes) if changes else base
+
+
+def with_seed(params: Params) -> Params:
+    """``params`` with a definite seed: a fresh one where it was left open (None or -1)."""
+    if params.seed is None or params.seed == -1:
+        return replace(params, seed=secrets.randbits(63))
+    return params
+
+
+def check_max_tokens(value: Any) -> int | None:
+    """``max_tokens`` as the engine wants it: None for "to the end of the context" (also written -1).
+
+    Raises:
+        InvalidRequest: not an integer, or 0, or below -1.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"max_tokens must be an integer, not {value!r}", param="max_tokens")
+    if value == -1:
+        return None
+    if value < 1:
+        raise InvalidRequest(
+            f"max_tokens must be at least 1 (or -1 or null: to the end of the context), but is {value}",
+            param="max_tokens",
+        )
+    return value

@@ -1,0 +1,98 @@
+"""One admitted request while it runs: its place in the cache, its sampler, its text, its clock."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ggfw.cache import Sequence
+from ggfw.handle import Handle
+from ggfw.output import Output
+from ggfw.request import Request
+from ggfw.result import Result, Timings, Usage
+from ggfw.sampling import Sampler
+
+
+class Running:
+    """State of one request, owned by the engine's thread.
+
+    Attributes:
+        request, handle: what was asked, and by whom.
+        limit: tokens that may be drawn, at least 1.
+        output: the text so far.
+        tokens: ids drawn so far.
+        sequence: its place in the cache, None while it waits.
+        native: the executor's sampler of a free row, else None.
+        host: the Python sampler of a host row, else None.
+        n_fed: prompt tokens that are in the cache.
+        n_cached: of them, those that needed no evaluation.
+    """
+
+    __slots__ = (
+        "request", "handle", "limit", "output", "tokens", "sequence", "native", "host", "n_fed", "n_cached",
+        "t_submit", "t_start", "t_first", "t_last", "deadline",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, handle: Handle, limit: int, output: Output) -> None:
+        self.request = request
+        self.handle = handle
+        self.limit = limit
+        self.output = output
+        self.tokens: list[int] = []
+        self.sequence: Sequence | None = None
+        self.native: Any = None
+        self.host: Sampler | None = None
+        self.n_fed = 0
+        self.n_cached = 0
+        self.t_submit = time.perf_counter()
+        self.t_start = self.t_first = self.t_last = 0.0
+        self.deadline = None if request.timeout is None else self.t_submit + request.timeout
+
+    @property
+    def n_prompt(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.request.prompt)
+
+    @property
+    def decoding(self) -> bool:
+        """Whether the prompt is through."""
+        return self.n_fed >= self.n_prompt
+
+    def release(self) -> None:
+        """Give cache and samplers back."""
+        if self.sequence is not None:
+            self.sequence.close()
+            self.sequence = None
+        self.native = self.host = None
+
+    def result(self, reason: str, load_ms: float = 0.0) -> Result:
+        """The result as it stands now."""
+        now = time.perf_counter()
+        n, n_prompt = len(self.tokens), self.n_prompt
+        start = self.t_start or now
+        first = self.t_first or now
+        prefill = (first - start) if self.t_start else 0.0
+        decode = self.t_last - self.t_first if n > 1 else 0.0
+        evaluated = self.n_fed - self.n_cached
+        output = self.output
+        return Result(
+            text=output.text,
+            reasoning=output.reasoning,
+            tool_calls=output.tool_calls,
+            finish_reason="tool_calls" if reason == "stop" and output.tool_calls else reason,
+            token_ids=tuple(self.tokens),
+            usage=Usage(n_prompt, n, self.n_cached, min(output.reasoning_tokens, n)),
+            timings=Timings(
+                load=load_ms,
+                queue=(start - self.t_submit) * 1e3,
+                ttft=(first - self.t_submit) * 1e3 if self.t_first else 0.0,
+                prefill=prefill * 1e3,
+                decode=decode * 1e3,
+                total=(now - self.t_submit) * 1e3,
+                prompt_per_second=evaluated / prefill if prefill > 0 else 0.0,
+                decode_per_second=(n - 1) / decode if decode > 0 else 0.0,
+            ),
+            stop=output.matched,
+            seed=self.request.params.seed or 0,
+            id=self.request.id,
+        )
