@@ -45,6 +45,9 @@ UNITS: dict[str, dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 FAMILIES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
+#: Names in ``platform_<name>.c`` that differ from Python's name of the system: one file of system calls per system.
+PLATFORM_FILES = {"darwin": "macos"}
+
 #: Contraction and no errno: results of units are compared with bounds, not bit for bit across compilers. NaN and
 #: infinities keep their meaning (no -ffast-math): the sampler has to see them.
 COMMON = ("-O3", "-std=c11", "-fvisibility=hidden", "-fno-math-errno", "-Wall", "-Wextra")
@@ -91,11 +94,6 @@ class Target:
         return () if self.system == "windows" else ("-fPIC", "-pthread")
 
     @property
-    def system_flags(self) -> tuple[str, ...]:
-        """Flags that open the system's headers: -std=c11 alone hides affinity and huge pages on Linux."""
-        return ("-D_GNU_SOURCE",) if self.system == "linux" else ()
-
-    @property
     def link_flags(self) -> tuple[str, ...]:
         """Libraries every library of ours is linked with."""
         return () if self.system == "windows" else ("-pthread", "-lm")
@@ -118,8 +116,12 @@ def compiler_from_environ() -> list[str]:
 def library_plan(target: Target) -> dict[str, tuple[list[Path], tuple[str, ...]]]:
     """Return the sources and flags of each library whose sources exist, by stem."""
     plan: dict[str, tuple[list[Path], tuple[str, ...]]] = {}
-    if executor := sorted(SOURCES.glob("*.c")):
-        plan["executor"] = executor, ()
+    own = f"platform_{PLATFORM_FILES.get(target.system, target.system)}.c"
+    executor = [
+        path for path in SOURCES.glob("*.c") if not path.name.startswith("platform_") or path.name == own
+    ]
+    if executor:
+        plan["executor"] = sorted(executor), ()
     for isa, flags in target.units().items():
         found = [SOURCES / "units" / f"unit_{isa}.c", *sorted((SOURCES / "units" / isa).glob("*.c"))]
         if found := [path for path in found if path.is_file()]:
@@ -164,7 +166,7 @@ def build(
     objects.mkdir(parents=True, exist_ok=True)
     with _locked(objects / "lock"), ThreadPoolExecutor(max(jobs, 1)) as pool:
         version = check_compiler(command, target)
-        base = [*command, *target.flags, *COMMON, *target.position_flags, *target.system_flags, *extra_flags]
+        base = [*command, *target.flags, *COMMON, *target.position_flags, *extra_flags]
         work = {}
         for stem, (sources, flags) in plan.items():
             if missing := unsupported_flags(command, target, flags):
