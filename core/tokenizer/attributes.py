@@ -1,7 +1,8 @@
 """What a token is, beyond its text: type bits, the corrections llama.cpp makes to them, and the end-of-generation list.
 
-GGUF files often mark tokens wrongly (an ``<|im_end|>`` of type normal would be printed, and generation would run on), so
-llama.cpp corrects types by the token's text. The lists below are facts about model families, taken from its loader.
+GGUF files often mark tokens wrongly (an ``<|im_end|>`` of type normal would be printed, and generation would
+run on), so llama.cpp corrects types by the token's text. The lists below are facts about model families,
+taken from its loader.
 """
 
 from __future__ import annotations

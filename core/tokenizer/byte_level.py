@@ -1,7 +1,7 @@
 """Bytes as tokens: the printable byte alphabet of byte-level BPE, and ``<0xHH>`` byte tokens.
 
-Byte-level BPE (GPT-2) writes every byte as one printable character, so that merges can be stored as text: bytes that print
-keep their character, the other 68 get U+0100, U+0101, … in order.
+Byte-level BPE (GPT-2) writes every byte as one printable character, so that merges can be stored as text:
+bytes that print keep their character, the other 68 get U+0100, U+0101, … in order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Byte-pair vocabularies with stored merges (``tokenizer.ggml.model = gpt2``, ``gemma4``, ``whitespace``).
 
-Text is cut by the pre-tokenizer rule, each piece is written in the byte alphabet (or left as characters), and the stored
-merge of lowest rank is applied until none fits.
+Text is cut by the pre-tokenizer rule, each piece is written in the byte alphabet (or left as characters), and
+the stored merge of lowest rank is applied until none fits.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 from ggfw.errors import ModelFileError
 from ggfw.tokenizer import attributes as attr
+from ggfw.tokenizer.bulk import BulkEncoder
 from ggfw.tokenizer.byte_level import byte_of_token, byte_token, from_byte_alphabet, to_byte_alphabet
 from ggfw.tokenizer.encoder import Encoder
 from ggfw.tokenizer.merging import NO_MERGE, merge_pairs
 from ggfw.tokenizer.pretokenizers import PreTokenizerRule
+from ggfw.tokenizer.spaces import SPACE, WHITE_SPACE, cut_before_spaces, lower_simple
 from ggfw.tokenizer.splitter import Splitter
 from ggfw.tokenizer.vocabulary import Vocabulary, text_array
 
-SPACE = "\u2581"
+BULK_FROM = 32_768  # characters from which the native engine pays for being built (0.1 to 0.5 s, once)
 
 
 class BytePairEncoder(Encoder):
@@ -46,12 +49,26 @@ class BytePairEncoder(Encoder):
         if len(self._ranks) != len(merges):  # of equal merges the first counts
             self._ranks = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
         self._splitter = Splitter(rule.patterns)
+        self._bulk: BulkEncoder | None = None
+        self._bulk_lock = Lock()
 
     def _key(self, left: str, right: str) -> float:
         return self._ranks.get(f"{left} {right}", NO_MERGE)
 
     def encode(self, text: str, *, at_start: bool) -> list[int]:
+        if len(text) >= BULK_FROM and self.rule.byte_level:
+            ids = self.bulk.encode(text)
+            if ids is not None:
+                return ids
         return self._encode_pieces(self._work_pieces(text), len(text))
+
+    @property
+    def bulk(self) -> BulkEncoder:
+        """The native engine for long texts, built on first use."""
+        with self._bulk_lock:
+            if self._bulk is None:
+                self._bulk = BulkEncoder(self.vocab, self.rule, self._ranks, self._splitter)
+            return self._bulk
 
     def split(self, text: str) -> list[str]:
         """The pieces of the pre-tokenizer rule, before they are written in the byte alphabet."""
@@ -66,9 +83,7 @@ class BytePairEncoder(Encoder):
 
     @cached_property
     def _cut(self) -> re.Pattern[str]:
-        spanning = set(re.findall(f"([^{SPACE}\n]) {SPACE}", "\n".join(self._ranks)))
-        inside = "".join(map(re.escape, sorted(spanning)))
-        return re.compile(f"(?<=[^{SPACE}{inside}])(?={SPACE})")
+        return cut_before_spaces(re.findall(f"([^{SPACE}\n]) {SPACE}", "\n".join(self._ranks)))
 
     def _encode_piece(self, piece: str) -> list[int]:
         index, not_text = self.vocab.index, self.vocab.not_text
@@ -108,3 +123,26 @@ class BytePairEncoder(Encoder):
             elif self.rule.byte_level:
                 return from_byte_alphabet(text)
         return text.encode("utf-8", "surrogateescape")
+
+
+class WhitespaceEncoder(BytePairEncoder):
+    """Encoder for ``whitespace`` vocabularies: white space only separates, and is lost.
+
+    Args:
+        lowercase: capitals are written small before merging.
+    """
+
+    def __init__(
+        self, vocab: Vocabulary, rule: PreTokenizerRule, metadata: Mapping[str, Any], *, lowercase: bool
+    ) -> None:
+        super().__init__(vocab, rule, metadata)
+        self._lowercase = lowercase
+
+    def encode(self, text: str, *, at_start: bool) -> list[int]:
+        return self._encode_pieces(self.split(text), len(text))
+
+    def split(self, text: str) -> list[str]:
+        words = WHITE_SPACE.split(text)
+        if self._lowercase:
+            words = ["".join(map(lower_simple, word)) for word in words]
+        return [piece for word in words if word for piece in self._splitter.split(word)]

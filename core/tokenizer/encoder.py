@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
+from ggfw.tokenizer.lenient import lenient_text
 from ggfw.tokenizer.vocabulary import Vocabulary
 
 _CACHE_LIMIT = 1 << 16  # pieces remembered; the cache is emptied when full
@@ -27,6 +28,10 @@ class Encoder(ABC):
     @abstractmethod
     def encode(self, text: str, *, at_start: bool) -> list[int]:
         """Ids of a stretch of plain text; ``at_start``: it begins the text or follows a special token."""
+
+    def text_of(self, data: bytes) -> str:
+        """Bytes that ought to be UTF-8, as text; ill-formed ones are taken the way llama.cpp takes them."""
+        return lenient_text(data)
 
     @abstractmethod
     def split(self, text: str) -> list[str]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ggfw.errors import UnknownPreTokenizer, UnsupportedError
-from ggfw.tokenizer.bytepair import BytePairEncoder
+from ggfw.tokenizer.bytepair import BytePairEncoder, WhitespaceEncoder
 from ggfw.tokenizer.encoder import Encoder
 from ggfw.tokenizer.pretokenizers import DEFAULT, RULES, PreTokenizerRule
 from ggfw.tokenizer.sentencepiece import SentencePieceEncoder
 from ggfw.tokenizer.vocabulary import Vocabulary
+from ggfw.tokenizer.wordpiece import WordPieceEncoder
 
 Build = Callable[[Vocabulary, "Kind", Mapping[str, Any]], Encoder]
 
@@ -29,6 +30,7 @@ class Kind:
         pre: None for kinds without pre-tokenizer; ``""`` to read ``tokenizer.ggml.pre``; else the rule's name.
         rule: the pre-tokenizer rule chosen for a file.
         force_bos: BOS is added whatever the file says.
+        end_role: the token that closes a text: ``eos`` if the file asks for it, or ``sep`` always.
     """
 
     model: str
@@ -42,6 +44,7 @@ class Kind:
     pre: str | None = None
     rule: PreTokenizerRule | None = None
     force_bos: bool = False
+    end_role: str = "eos"
 
 
 _KINDS: dict[str, Kind] = {}
@@ -72,8 +75,8 @@ def kind_of(metadata: Mapping[str, Any], pre_override: str | None, warnings: lis
     kind = _KINDS.get(str(model))
     if kind is None:
         raise UnsupportedError(
-            f"no tokenizer for tokenizer.ggml.model = {str(model)!r} (known: {', '.join(sorted(_KINDS))}); feed token ids "
-            "instead, or use a file with one of these vocabularies"
+            f"no tokenizer for tokenizer.ggml.model = {str(model)!r} (known: {', '.join(sorted(_KINDS))}); "
+            "feed token ids instead, or use a file with one of these vocabularies"
         )
     if kind.pre is None:
         return kind
@@ -119,8 +122,31 @@ def _bytepair(vocab: Vocabulary, kind: Kind, metadata: Mapping[str, Any]) -> Enc
     return BytePairEncoder(vocab, kind.rule, metadata)
 
 
+def _wordpiece(vocab: Vocabulary, kind: Kind, metadata: Mapping[str, Any]) -> Encoder:
+    return WordPieceEncoder(vocab, metadata)
+
+
+def _whitespace(vocab: Vocabulary, kind: Kind, metadata: Mapping[str, Any]) -> Encoder:
+    assert kind.rule is not None
+    lowercase = metadata.get("tokenizer.ggml.normalizer.lowercase", kind.rule is not RULES["whitespace"])
+    return WhitespaceEncoder(vocab, kind.rule, metadata, lowercase=bool(lowercase))
+
+
 register_kind(
     Kind("llama", _sentencepiece, {"bos": 1, "eos": 2, "unk": 0}, add_bos=True, add_space_prefix=True)
 )
 register_kind(Kind("gpt2", _bytepair, {"bos": 11, "eos": 11}, pre=""))
 register_kind(Kind("gemma4", _bytepair, pre="gemma4"))
+register_kind(Kind("whitespace", _whitespace, {"bos": 11, "eos": 11}, pre=""))
+register_kind(
+    Kind(
+        "bert",
+        _wordpiece,
+        {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103},
+        add_bos=True,
+        add_sep=True,
+        clean_spaces=True,
+        force_bos=True,
+        end_role="sep",
+    )
+)

@@ -1,8 +1,8 @@
 """Pair merging, the common core of SentencePiece-style and byte-pair encoding.
 
-A text starts as a list of characters. The adjacent pair with the smallest key is joined, again and again, until no pair
-has a key; among equal keys the leftmost goes first. The key is the rank of the merge (BPE) or the negated score of the
-joined piece (SentencePiece). This order is exactly that of llama.cpp's work queue.
+A text starts as a list of characters. The adjacent pair with the smallest key is joined, again and again,
+until no pair has a key; among equal keys the leftmost goes first. The key is the rank of the merge (BPE) or
+the negated score of the joined piece (SentencePiece). This order is exactly that of llama.cpp's work queue.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """The pre-tokenizers that ``tokenizer.ggml.pre`` can name: one table.
 
-A byte-level BPE file stores merges but not the pattern that cuts text into the pieces merges work on; it only stores a
-name. The patterns are those of the models' own tokenizers in the form in which llama.cpp applies them, because its ids are
-what GGUF files are tested against. Where that form differs from the model's original (all letter categories taken as one,
-digit groups that stick to the text before them), the table follows llama.cpp.
+A byte-level BPE file stores merges but not the pattern that cuts text into the pieces merges work on; it only
+stores a name. The patterns are those of the models' own tokenizers in the form in which llama.cpp applies
+them, because its ids are what GGUF files are tested against. Where that form differs from the model's
+original (all letter categories taken as one, digit groups that stick to the text before them), the table
+follows llama.cpp.
 
-Patterns are in Oniguruma's dialect (the engine of the ``tokenizers`` library). A rule applies its patterns one after the
-other; each cuts every piece so far into matches and the text between them. Nothing is ever dropped.
+Patterns are in Oniguruma's dialect (the engine of the ``tokenizers`` library). A rule applies its patterns
+one after the other; each cuts every piece so far into matches and the text between them. Nothing is ever
+dropped.
 """
 
 from __future__ import annotations

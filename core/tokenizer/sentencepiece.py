@@ -1,9 +1,9 @@
-"""SentencePiece-style vocabularies (``tokenizer.ggml.model = llama``): best-scored pair first, bytes as the last resort.
+"""SentencePiece-style vocabularies (``tokenizer.ggml.model = llama``): best-scored pair first, bytes as last resort.
 
-Spaces become U+2581 and there is no pre-tokenizer: a whole text is one piece. Merges are not stored; two neighbours merge
-if their joined text is a token, the best score first. That needs nothing but the table of texts, so a vocabulary of
-262,144 tokens is ready as soon as its strings are read, where a list of its half a million possible merges would take a
-second to derive and to load.
+Spaces become U+2581 and there is no pre-tokenizer: a whole text is one piece. Merges are not stored; two
+neighbours merge if their joined text is a token, the best score first. That needs nothing but the table of
+texts, so a vocabulary of 262,144 tokens is ready as soon as its strings are read, where a list of its half a
+million possible merges would take a second to derive and to load.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from ggfw.tokenizer import attributes as attr
 from ggfw.tokenizer.byte_level import byte_of_token, byte_token
 from ggfw.tokenizer.encoder import Encoder
+from ggfw.tokenizer.lenient import bytes_with_raw, raw_byte_text
 from ggfw.tokenizer.merging import NO_MERGE, merge_pairs
+from ggfw.tokenizer.spaces import SPACE, cut_before_spaces
 from ggfw.tokenizer.vocabulary import Vocabulary
-
-SPACE = "\u2581"
 
 
 class SentencePieceEncoder(Encoder):
@@ -32,8 +32,9 @@ class SentencePieceEncoder(Encoder):
 
     def __init__(self, vocab: Vocabulary, *, space_prefix: bool) -> None:
         super().__init__(vocab)
-        self._prefix = SPACE if space_prefix else ""
+        self._prefix = " " if space_prefix else ""
         keys = -vocab.scores
+        # What is not text must not come out of merging: users could otherwise write control tokens letter by letter.
         keys[(vocab.bits & (attr.SPECIAL | attr.BYTE)) != 0] = np.inf
         keys[np.isnan(keys)] = np.inf
         self._key_of_id = memoryview(keys)
@@ -43,20 +44,22 @@ class SentencePieceEncoder(Encoder):
         token = self.vocab.index.get(left + right)
         return NO_MERGE if token is None else self._key_of_id[token]
 
+    def text_of(self, data: bytes) -> str:
+        return raw_byte_text(data)
+
     def encode(self, text: str, *, at_start: bool) -> list[int]:
-        pieces = self.split(self._prefix + text if at_start else text)
-        return self._encode_pieces(pieces, len(text))
+        return self._encode_pieces(self.split(self._prefix + text if at_start else text), len(text))
 
     def split(self, text: str) -> list[str]:
-        """Cut before spaces wherever no token could span the cut, which changes no result but makes pieces short."""
+        """Cut before spaces wherever no token could span the cut: this changes no id, but makes pieces short."""
         return self._cut.split(text.replace(" ", SPACE))
 
     @cached_property
     def _cut(self) -> re.Pattern[str]:
-        # A merge across "c|▁" needs a token with c▁ inside it.
-        spanning = set(re.findall(f"([^{SPACE}\0]){SPACE}", "\0".join(self.vocab.tokens)))
-        inside = "".join(map(re.escape, sorted(spanning)))
-        return re.compile(f"(?<=[^{SPACE}{inside}])(?={SPACE})")
+        # A merge across c|▁ makes a token with c▁ inside it.
+        joined = np.frombuffer("\0".join(self.vocab.tokens).encode("utf-32-le", "surrogatepass"), np.uint32)
+        before = joined[:-1][joined[1:] == ord(SPACE)]
+        return cut_before_spaces({chr(c) for c in set(before.tolist())} - {"\0"})
 
     def _encode_piece(self, piece: str) -> list[int]:
         index, not_text = self.vocab.index, self.vocab.not_text
@@ -71,10 +74,10 @@ class SentencePieceEncoder(Encoder):
 
     def _byte_ids(self, symbol: str) -> list[int]:
         ids: list[int] = []
-        for byte in symbol.encode("utf-8", "surrogatepass"):
+        for byte in bytes_with_raw(symbol):
             token = self._bytes[byte]
-            if token is None:
-                token = self.vocab.index.get(chr(byte)) if byte < 0x80 else None
+            if token is None and byte < 0x80:
+                token = self.vocab.index.get(chr(byte))
             if token is None:
                 token = self.vocab.roles["unk"]
             if token is not None:

@@ -1,7 +1,8 @@
 """Cutting text at tokens that are matched literally, before spaces are rewritten and before any merging.
 
-Control tokens are matched only where the caller allows it; user-defined tokens everywhere. As in llama.cpp the longest
-token (in bytes) claims all its places first, from the left, then the next, so a short token never breaks a longer one.
+Control tokens are matched only where the caller allows it; user-defined tokens everywhere. As in llama.cpp
+the longest token (in bytes) claims all its places first, from the left, then the next, so a short token never
+breaks a longer one.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ class SpecialTable:
             first, last = at, at + size
             blocked = taken.rfind(1, first, last)
             if blocked >= 0:
-                at = text.find(needle, blocked + 1, end)
+                free = taken.find(0, blocked)
+                at = text.find(needle, free, end) if free >= 0 else -1
                 continue
             if token.strip_left:
                 while first > 0 and not taken[first - 1] and text[first - 1] in _SPACE:

@@ -40,6 +40,6 @@ class Splitter:
         try:
             return [piece for piece, _ in self.native.pre_tokenize_str(text)]
         except UnicodeEncodeError:
-            # Lone surrogates cannot cross into the library. U+E000 behaves like them (neither letter, number nor space).
+            # Lone surrogates cannot cross into the library; U+E000 is cut like them (no letter, number or space).
             stand_in = _SURROGATE.sub("\ue000", text)
             return [text[a:b] for _, (a, b) in self.native.pre_tokenize_str(stand_in)]

@@ -34,7 +34,8 @@ class Tokenizer:
         kind: defaults and rule of the file's vocabulary.
         vocab: texts, types, scores.
         warnings: sentences about doubtful content of the file, for whoever may print.
-        add_bos, add_eos: whether ``add_special`` adds them.
+        add_bos, add_eos: whether ``add_special`` adds them (WordPiece vocabularies: always BOS and SEP).
+        add_sep: whether pairs of texts are joined by SEP.
         add_space_prefix: whether a space is put in front of text.
         eog_ids: ids that end generation.
         suppressed_ids: ids the file says must never be produced.
@@ -58,10 +59,14 @@ class Tokenizer:
         self.eog_ids = vocab.eog_ids
         self.suppressed_ids = vocab.suppressed
         self._pieces: dict[int, bytes] = {}
-        if self.add_bos and vocab.roles["bos"] is None:
+        self.add_sep = bool(metadata.get("tokenizer.ggml.add_sep_token", kind.add_sep))
+        wants_last = self.add_eos or kind.end_role == "sep"
+        self._first_id = vocab.roles["bos"] if self.add_bos else None
+        self._last_id = vocab.roles[kind.end_role] if wants_last else None
+        if self.add_bos and self._first_id is None:
             warnings.append("the file wants a BOS token but names none; none is added")
-        if self.add_eos and vocab.roles["eos"] is None:
-            warnings.append("the file wants an EOS token but names none; none is added")
+        if wants_last and self._last_id is None:
+            warnings.append(f"the file wants an {kind.end_role.upper()} token but names none; none is added")
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], *, pre_override: str | None = None) -> Tokenizer:
@@ -89,11 +94,12 @@ class Tokenizer:
         """Ids of ``text``.
 
         Args:
-            text: any text; bytes are taken as UTF-8.
+            text: any text; bytes are taken as UTF-8, ill-formed ones as llama.cpp takes them.
             add_special: add BOS / EOS as the file asks, even if the text itself begins with BOS.
             parse_special: recognise control tokens in the text. Off, text never becomes a control token.
         """
-        text = _as_text(text)
+        if isinstance(text, bytes):
+            text = self._encoder.text_of(text)
         ids = self._encode(text, None if parse_special else [])
         return self._with_ends(ids) if add_special else ids
 
@@ -134,11 +140,11 @@ class Tokenizer:
         return out
 
     def _with_ends(self, ids: list[int], single: bool = False) -> list[int]:
-        bos, eos = self.bos_id, self.eos_id
-        if self.add_bos and bos is not None and not (single and ids[:1] == [bos]):
-            ids.insert(0, bos)
-        if self.add_eos and eos is not None and not (single and ids[-1:] == [eos]):
-            ids.append(eos)
+        first, last = self._first_id, self._last_id
+        if first is not None and not (single and ids[:1] == [first]):
+            ids.insert(0, first)
+        if last is not None and not (single and ids[-1:] == [last]):
+            ids.append(last)
         return ids
 
     def split(self, text: str) -> list[str]:
@@ -258,9 +264,8 @@ class Tokenizer:
     @cached_property
     def nl_id(self) -> int | None:
         """The token of a line break: its byte token in SentencePiece vocabularies, else how a lone break is encoded."""
-        byte = self.find("<0x0A>") if self.kind.pre is None else None
-        if byte is not None:
-            return byte
+        if self.kind.pre is None:
+            return next((i for i in map(self.find, ("<0x0A>", "\n")) if i is not None), self.pad_id)
         ids = self._encoder.encode("\n", at_start=False)
         return ids[0] if ids else self.pad_id
 
@@ -269,7 +274,3 @@ class Tokenizer:
             raise InvalidRequest(
                 f"token id {token} is outside the vocabulary of {len(self.vocab)} tokens", param="ids"
             )
-
-
-def _as_text(text: str | bytes) -> str:
-    return text if isinstance(text, str) else text.decode("utf-8", "replace")
