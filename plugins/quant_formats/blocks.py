@@ -37,10 +37,10 @@ def halves(out: Floats) -> tuple[Floats, Floats]:
 
 def nibble_pairs(packed: Blocks) -> tuple[Blocks, Blocks]:
     """Low and high nibbles of bytes, each of the shape of ``packed``."""
-    return packed & 15, packed >> 4
+    return packed & np.uint8(15), packed >> np.uint8(4)
 
 
 def two_bit_planes(packed: Blocks) -> Blocks:
     """2-bit fields in ggml's plane order: (n, 32 k) bytes -> (n, k, 4, 32), the shift walks 0, 2, 4, 6."""
     groups = packed.reshape(len(packed), -1, 1, 32)
-    return (groups >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & 3
+    return (groups >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & np.uint8(3)

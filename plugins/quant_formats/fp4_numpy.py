@@ -61,7 +61,9 @@ def quantize_mxfp4(values: Floats, out: Blocks) -> None:
     out[:, 1:] = q[:, :16] | (q[:, 16:] << 4)
 
 
-def _nearest(doubled: Floats) -> NDArray[np.uint8]:
+def _nearest(doubled: NDArray[np.floating]) -> NDArray[np.uint8]:
     """Index of the nearest of the eight doubled magnitudes; halfway goes to the smaller."""
     magnitudes = _E2M1_DOUBLED[:8]
-    return np.searchsorted((magnitudes[1:] + magnitudes[:-1]) / 2, doubled, side="left").astype(np.uint8)
+    return np.searchsorted((magnitudes[1:] + magnitudes[:-1]) / np.float32(2), doubled, side="left").astype(
+        np.uint8
+    )

@@ -76,7 +76,7 @@ def dequantize_iq3_s(blocks: Blocks, out: Floats) -> None:
     np.multiply(values, factor[:, :, None], out=out.reshape(n, 8, 32))
 
 
-def _shifted(index: NDArray[np.uint16], negative: NDArray[np.bool_], factor: Floats, out: Floats) -> None:
+def _shifted(index: NDArray[np.integer], negative: NDArray[np.bool_], factor: Floats, out: Floats) -> None:
     """IQ1: factor * (grid vector +- 0.125) for 32 vectors; index (n, 32), negative and factor broadcast to it."""
     vectors = out.reshape(len(out), 32, 8)
     delta = np.where(negative, -_DELTA, _DELTA)

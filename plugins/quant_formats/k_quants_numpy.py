@@ -65,8 +65,8 @@ def dequantize_q4_k(blocks: Blocks, out: Floats) -> None:
 def dequantize_q5_k(blocks: Blocks, out: Floats) -> None:
     """As Q4_K, with 32 bytes of fifth bits before the nibbles: bit g of byte l belongs to element l of group g."""
     n = len(blocks)
-    fifth = ((blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & 1) << 4  # (n, 8, 32)
-    fifth = fifth.reshape(n, 4, 2, 32)
+    bits = ((blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & 1) << 4  # (n, 8, 32)
+    fifth = bits.reshape(n, 4, 2, 32)
     quants = out.reshape(n, 4, 2, 32)
     low, high = nibble_pairs(blocks[:, 48:].reshape(n, 4, 32))
     quants[:, :, 0] = low | fifth[:, :, 0]
@@ -77,8 +77,10 @@ def dequantize_q5_k(blocks: Blocks, out: Floats) -> None:
 def dequantize_q6_k(blocks: Blocks, out: Floats) -> None:
     """Low nibbles 128 bytes, high 2-bit planes 64 bytes, 16 int8 scales, d f16; value d * scale * (q - 32)."""
     n = len(blocks)
-    low = blocks[:, :128].reshape(n, 2, 1, 64) >> np.array([0, 4], np.uint8)[:, None]  # (n, 2, 2, 64)
-    low = (low & 15).reshape(n, 2, 4, 32)
+    nibbles = (
+        blocks[:, :128].reshape(n, 2, 1, 64) >> np.array([0, 4], np.uint8)[:, None]
+    ) & 15  # (n, 2, 2, 64)
+    low = nibbles.reshape(n, 2, 4, 32)
     q = (low | (two_bit_planes(blocks[:, 128:192]) << 4)).view(np.int8) - np.int8(32)
     out.reshape(n, 2, 4, 32)[:] = q
     groups = out.reshape(n, 16, 16)

@@ -76,7 +76,7 @@ def _round_up_half(scaled: Floats, offset: float, top: int) -> NDArray[np.uint8]
 
 
 def _pack_nibbles(q: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return (q[:, :16] & 15) | (q[:, 16:] << 4)
+    return (q[:, :16] & np.uint8(15)) | (q[:, 16:] << np.uint8(4))
 
 
 def _pack_fifth_bits(q: NDArray[np.uint8]) -> NDArray[np.uint8]:
