@@ -3,21 +3,16 @@
  * The same arithmetic in the same order as ggfw.sampling (core/sampling), from IEEE basic operations only: float32
  * where it says float32, the exponential as our own polynomial in float64, sums from the first to the last element. So
  * both give the same token for the same row, whatever compiler or mathematics library. No multiply-add may be
- * contracted here; the pragmas below say so where the target has one. */
+ * contracted here: sampler_scan.h says so where the target has one. */
 #include "../include/ggfw_sampler.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "sampler_scan.h"
 #include "sampler_select.h"
 #include "sampler_window.h"
-
-#if defined(__clang__)
-#pragma STDC FP_CONTRACT OFF
-#elif defined(__GNUC__) && (defined(__FP_FAST_FMA) || defined(__FP_FAST_FMAF))
-#pragma GCC optimize("fp-contract=off")
-#endif
 
 typedef struct bias_entry {
     int32_t id;
@@ -79,39 +74,10 @@ static double rng_float64(ggfw_sampler *s) {
 
 /* ---- exponential and softmax ----------------------------------------------------------------- */
 
-/* e^x for x <= 0 within 1 ulp, 0 below -708. k = round(x / ln 2) stands in the low mantissa bits of `shifted`. */
-static inline double exp_nonpositive(double x) {
-    const double clamped = x > -708.0 ? x : -708.0;
-    const double shifted = clamped * 1.4426950408889634 + 6755399441055744.0;
-    const double k = shifted - 6755399441055744.0;
-    const double r = (clamped - k * 0x1.62e42fee00000p-1) - k * 0x1.a39ef35793c76p-33;
-    double e = 1.0 / 6227020800.0; /* 1/13!, then Horner down to 1/0! */
-    e = e * r + 1.0 / 479001600.0;
-    e = e * r + 1.0 / 39916800.0;
-    e = e * r + 1.0 / 3628800.0;
-    e = e * r + 1.0 / 362880.0;
-    e = e * r + 1.0 / 40320.0;
-    e = e * r + 1.0 / 5040.0;
-    e = e * r + 1.0 / 720.0;
-    e = e * r + 1.0 / 120.0;
-    e = e * r + 1.0 / 24.0;
-    e = e * r + 1.0 / 6.0;
-    e = e * r + 1.0 / 2.0;
-    e = e * r + 1.0;
-    e = e * r + 1.0;
-    uint64_t bits;
-    double scale;
-    memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits << 52) + ((uint64_t)1023 << 52);
-    memcpy(&scale, &bits, sizeof scale);
-    return x < -708.0 ? 0.0 : e * scale;
-}
-
 /* Fill terms with exp(logit - best) and return their sum. */
 static double softmax_terms(ggfw_sampler *s) {
     const int32_t n = s->n_candidates;
-    const float best = s->logits[0];
-    for (int32_t i = 0; i < n; i++) s->terms[i] = exp_nonpositive((double)(s->logits[i] - best));
+    ggfw_scan_get()->exp_differences(s->logits, n, s->logits[0], s->terms);
     double total = 0.0;
     for (int32_t i = 0; i < n; i++) total += s->terms[i];
     return total;

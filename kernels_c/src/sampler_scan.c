@@ -5,6 +5,7 @@
 #include "sampler_scan.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "../include/ggfw_sampler.h"
 
@@ -42,7 +43,63 @@ static int32_t positions_from_generic(const float *row, int32_t n, float bound, 
     return m;
 }
 
+/* e^x for x <= 0, within 1 ulp, 0 below -708: e^x = 2^k e^r with k = round(x / ln 2) and a series of degree 13 for e^r.
+ * Adding 1.5 * 2^52 rounds to an integer, which then stands in the low mantissa bits, ready to become an exponent.
+ * ln 2 is split in two: its first part has so many zero bits at the end that k times it is exact. */
+#define EXP_LOWEST (-708.0)
+#define EXP_ROUNDER 6755399441055744.0
+#define LOG2_E 1.4426950408889634
+#define LN2_HIGH 0x1.62e42fee00000p-1
+#define LN2_LOW 0x1.a39ef35793c76p-33
+#define N_EXP_TERMS 14
+
+static const double exp_terms[N_EXP_TERMS] = {/* 1/13!, ..., 1/0! */
+    1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0, 1.0 / 362880.0,
+    1.0 / 40320.0,      1.0 / 5040.0,      1.0 / 720.0,      1.0 / 120.0,     1.0 / 24.0,
+    1.0 / 6.0,          1.0 / 2.0,         1.0,              1.0};
+
+static double exp_nonpositive(double x) {
+    const double clamped = x > EXP_LOWEST ? x : EXP_LOWEST;
+    const double shifted = clamped * LOG2_E + EXP_ROUNDER;
+    const double k = shifted - EXP_ROUNDER;
+    const double r = (clamped - k * LN2_HIGH) - k * LN2_LOW;
+    double e = exp_terms[0], scale;
+    for (int i = 1; i < N_EXP_TERMS; i++) e = e * r + exp_terms[i];
+    uint64_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits << 52) + ((uint64_t)1023 << 52);
+    memcpy(&scale, &bits, sizeof scale);
+    return x < EXP_LOWEST ? 0.0 : e * scale;
+}
+
+static void exp_differences_generic(const float *logits, int32_t n, float best, double *terms) {
+    for (int32_t i = 0; i < n; i++) terms[i] = exp_nonpositive((double)(logits[i] - best));
+}
+
 #ifdef GGFW_SCAN_X86
+
+/* The same for 4 at a time. AVX2 without FMA, also on AVX-512: no compiler is tempted to contract. */
+__attribute__((target("avx2"))) static void exp_differences_avx2(const float *logits, int32_t n, float best,
+                                                                 double *terms) {
+    const __m256d lowest = _mm256_set1_pd(EXP_LOWEST), rounder = _mm256_set1_pd(EXP_ROUNDER);
+    const __m256i one = _mm256_set1_epi64x((long long)1023 << 52);
+    int32_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        const __m256d x = _mm256_cvtps_pd(_mm_sub_ps(_mm_loadu_ps(logits + i), _mm_set1_ps(best)));
+        const __m256d clamped = _mm256_max_pd(x, lowest);
+        const __m256d shifted = _mm256_add_pd(_mm256_mul_pd(clamped, _mm256_set1_pd(LOG2_E)), rounder);
+        const __m256d k = _mm256_sub_pd(shifted, rounder);
+        const __m256d high = _mm256_sub_pd(clamped, _mm256_mul_pd(k, _mm256_set1_pd(LN2_HIGH)));
+        const __m256d r = _mm256_sub_pd(high, _mm256_mul_pd(k, _mm256_set1_pd(LN2_LOW)));
+        __m256d e = _mm256_set1_pd(exp_terms[0]);
+        for (int j = 1; j < N_EXP_TERMS; j++)
+            e = _mm256_add_pd(_mm256_mul_pd(e, r), _mm256_set1_pd(exp_terms[j]));
+        const __m256i scale = _mm256_add_epi64(_mm256_slli_epi64(_mm256_castpd_si256(shifted), 52), one);
+        e = _mm256_mul_pd(e, _mm256_castsi256_pd(scale));
+        _mm256_storeu_pd(terms + i, _mm256_andnot_pd(_mm256_cmp_pd(x, lowest, _CMP_LT_OQ), e));
+    }
+    exp_differences_generic(logits + i, n - i, best, terms + i);
+}
 
 __attribute__((target("avx2"))) static void block_maxima_avx2(const float *row, int32_t n, int32_t block,
                                                                float *maxima) {
@@ -131,10 +188,10 @@ static int32_t best_isa(void) { return 0; }
 #endif
 
 static const ggfw_scan scans[] = {
-    {block_maxima_generic, positions_from_generic},
+    {block_maxima_generic, positions_from_generic, exp_differences_generic},
 #ifdef GGFW_SCAN_X86
-    {block_maxima_avx2, positions_from_avx2},
-    {block_maxima_avx512, positions_from_avx512},
+    {block_maxima_avx2, positions_from_avx2, exp_differences_avx2},
+    {block_maxima_avx512, positions_from_avx512, exp_differences_avx2},
 #endif
 };
 

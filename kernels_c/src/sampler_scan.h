@@ -1,8 +1,15 @@
-/* sampler_scan.h (internal): the two loops over whole rows, one version per instruction set, chosen at run time. */
+/* sampler_scan.h (internal): the loops over whole rows, one version per instruction set, chosen at run time. */
 #ifndef GGFW_SAMPLER_SCAN_H
 #define GGFW_SAMPLER_SCAN_H
 
 #include <stdint.h>
+
+/* The sampler's arithmetic is the same bit for bit everywhere: no multiply-add is contracted in files that see this. */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__) && (defined(__FP_FAST_FMA) || defined(__FP_FAST_FMAF))
+#pragma GCC optimize("fp-contract=off")
+#endif
 
 typedef struct ggfw_scan {
     /* maxima[b] = the largest of row[b * block .. (b + 1) * block), NaN skipped, -inf when there is nothing else; the
@@ -10,6 +17,8 @@ typedef struct ggfw_scan {
     void (*block_maxima)(const float *row, int32_t n, int32_t block, float *maxima);
     /* The positions i in [0, n) with row[i] >= bound, rising, into out [n]; returns their number. */
     int32_t (*positions_from)(const float *row, int32_t n, float bound, int32_t *out);
+    /* terms[i] = e^(logits[i] - best), the difference in float32, the rest in float64; best >= every logit. */
+    void (*exp_differences)(const float *logits, int32_t n, float best, double *terms);
 } ggfw_scan;
 
 /* The best version that processor, system and ggfw_sampler_isa() allow. */
