@@ -64,8 +64,9 @@ int32_t ggfw_pack(const ggfw_kernel *kernel, const void *file_rows, int64_t n_ou
 int32_t ggfw_linear_once(const ggfw_kernel *linear, const ggfw_kernel *quantize, const void *file_rows, int64_t n_out,
                          int64_t n_in, const float *x, int32_t n_rows, float *y);
 
-/* Page-aligned anonymous memory, zeroed, with huge pages where granted; NULL when short. */
-void *ggfw_memory_new(int64_t bytes);
+/* Page-aligned anonymous memory, zeroed; NULL when short. huge: with huge pages where granted, for what is read from
+ * end to end (weights); without, memory is only used as far as it is touched (caches). */
+void *ggfw_memory_new(int64_t bytes, int32_t huge);
 void ggfw_memory_free(void *memory, int64_t bytes);
 /* Tell the system that file-mapped memory is not needed in RAM any more (madvise DONTNEED); whole pages inside only. */
 void ggfw_memory_release(const void *mapped, int64_t bytes);

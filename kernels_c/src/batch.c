@@ -135,7 +135,7 @@ int32_t batch_take(ggfw_executor *e, const ggfw_batch *b) {
     if (!grow_pages(e, n_pages)) return GGFW_ERR_MEMORY;
     int64_t width = e->rules.embedding_width;
     if (b->embeddings != NULL && width > 0 && e->embeddings == NULL) {
-        e->embeddings = platform_map(e->run.max_rows * width * (int64_t)sizeof(float));
+        e->embeddings = platform_map(e->run.max_rows * width * (int64_t)sizeof(float), 0);
         if (e->embeddings == NULL) return GGFW_ERR_MEMORY;
     }
     int64_t rows = e->run.max_rows;

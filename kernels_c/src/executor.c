@@ -123,7 +123,7 @@ ggfw_executor *ggfw_executor_new(const ggfw_step *steps, int32_t n_steps, int64_
     e->steps = duplicate(steps, n_steps, sizeof *steps);
     e->pools = duplicate(pools, n_pools, sizeof *pools);
     e->states = duplicate(states, n_states, sizeof *states);
-    e->arena = platform_map(arena_bytes > 0 ? arena_bytes : 1);
+    e->arena = platform_map(arena_bytes > 0 ? arena_bytes : 1, 0);
     e->control = calloc((size_t)(3 * (int64_t)max_rows + 2 * (int64_t)max_outputs), sizeof(int32_t));
     e->segments = calloc((size_t)max_rows, sizeof *e->segments);
     e->samplers = calloc((size_t)max_outputs + 1, sizeof *e->samplers);
@@ -143,7 +143,7 @@ ggfw_executor *ggfw_executor_new(const ggfw_step *steps, int32_t n_steps, int64_
     if (good) {
         batch_rules_of(e->steps, n_steps, &e->rules);
         measure_memory(e);
-        if (e->shared_bytes > 0) e->shared = platform_map(e->shared_bytes);
+        if (e->shared_bytes > 0) e->shared = platform_map(e->shared_bytes, 0);
         good = e->shared_bytes == 0 || e->shared != NULL;
     }
     if (!good) {
@@ -282,7 +282,7 @@ static int32_t next_region(void *context, pool_region *region) {
 static int make_scratch(ggfw_executor *e, int32_t n_threads) {
     if (n_threads <= e->scratch_threads) return 1;
     if (e->scratch) platform_unmap(e->scratch, e->scratch_bytes * e->scratch_threads);
-    e->scratch = platform_map(e->scratch_bytes * n_threads);
+    e->scratch = platform_map(e->scratch_bytes * n_threads, 0);
     e->scratch_threads = e->scratch ? n_threads : 0;
     return e->scratch != NULL;
 }

@@ -3,7 +3,7 @@
 
 #include "platform.h"
 
-void *ggfw_memory_new(int64_t bytes) { return bytes > 0 ? platform_map(bytes) : NULL; }
+void *ggfw_memory_new(int64_t bytes, int32_t huge) { return bytes > 0 ? platform_map(bytes, huge) : NULL; }
 
 void ggfw_memory_free(void *memory, int64_t bytes) {
     if (memory != NULL && bytes > 0) platform_unmap(memory, bytes);

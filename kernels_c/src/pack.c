@@ -108,7 +108,7 @@ static int32_t run_linear(const ggfw_weight *weight, const ggfw_kernel *quantize
     steps[1].params.linear.scale = 1.0f;
     ggfw_executor *e = ggfw_executor_new(steps + !q8, 1 + q8, view_y.offset + (int64_t)view_y.stride * n_rows, n_rows,
                                          0, NULL, 0, NULL, 0, 2048);
-    int32_t *rows = ggfw_memory_new(2LL * n_rows * (int64_t)sizeof(int32_t)); /* positions, row_segment */
+    int32_t *rows = ggfw_memory_new(2LL * n_rows * (int64_t)sizeof(int32_t), 0); /* positions, row_segment */
     if (e == NULL || rows == NULL) {
         ggfw_executor_free(e);
         ggfw_memory_free(rows, 2LL * n_rows * (int64_t)sizeof(int32_t));
@@ -140,7 +140,7 @@ int32_t ggfw_linear_once(const ggfw_kernel *linear, const ggfw_kernel *quantize,
         (linear->activation == GGFW_Q8 && (quantize == NULL || n_in % 32 != 0)))
         return GGFW_ERR_ARGUMENT;
     int64_t packed_bytes = linear->pack ? linear->pack_size(n_out, n_in) : 0;
-    void *packed = packed_bytes > 0 ? ggfw_memory_new(packed_bytes) : NULL;
+    void *packed = packed_bytes > 0 ? ggfw_memory_new(packed_bytes, 0) : NULL;
     if (packed_bytes > 0 && packed == NULL) return GGFW_ERR_MEMORY;
     int32_t status = linear->pack ? ggfw_pack(linear, file_rows, n_out, n_in, 1, packed) : GGFW_OK;
     if (status == GGFW_OK) {

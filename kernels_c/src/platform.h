@@ -24,8 +24,8 @@ int32_t platform_processors(void);
 /* Call function in every forked child. */
 void platform_at_fork_child(void (*function)(void));
 
-/* Zeroed page-aligned memory, with huge pages where granted; NULL when short. */
-void *platform_map(int64_t bytes);
+/* Zeroed page-aligned memory; huge: with huge pages where granted. NULL when short. */
+void *platform_map(int64_t bytes, int huge);
 void platform_unmap(void *memory, int64_t bytes);
 /* Whole pages inside the mapping need not stay in RAM. */
 void platform_release(const void *mapped, int64_t bytes);

@@ -1,7 +1,9 @@
 /* platform_linux.c: threads, futexes and memory on Linux. */
 #if defined(__linux__)
 
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include "platform.h"
 
 #include <limits.h>
@@ -70,10 +72,10 @@ int32_t platform_processors(void) {
 
 void platform_at_fork_child(void (*function)(void)) { pthread_atfork(NULL, NULL, function); }
 
-void *platform_map(int64_t bytes) {
+void *platform_map(int64_t bytes, int huge) {
     void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return NULL;
-    madvise(memory, (size_t)bytes, MADV_HUGEPAGE); /* a wish: small pages work as well */
+    if (huge) madvise(memory, (size_t)bytes, MADV_HUGEPAGE); /* a wish: small pages work as well */
     return memory;
 }
 

@@ -85,7 +85,8 @@ void platform_at_fork_child(void (*function)(void)) {
     pthread_atfork(NULL, NULL, child);
 }
 
-void *platform_map(int64_t bytes) {
+void *platform_map(int64_t bytes, int huge) {
+    (void)huge;
     void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }

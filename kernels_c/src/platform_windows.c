@@ -72,7 +72,8 @@ int32_t platform_processors(void) {
 
 void platform_at_fork_child(void (*function)(void)) { (void)function; } /* there is no fork */
 
-void *platform_map(int64_t bytes) {
+void *platform_map(int64_t bytes, int huge) {
+    (void)huge;
     return VirtualAlloc(NULL, (SIZE_T)bytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
 }
 
