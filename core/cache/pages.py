@@ -6,6 +6,7 @@ given back without touching a kernel.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence as SequenceABC
 from dataclasses import dataclass
 
@@ -16,6 +17,10 @@ PAGE_SIZE = 32
 
 #: Marks a page that left the attention window and was given back.
 GIVEN_BACK = -1
+
+
+#: Versions of page tables, unique in the process, so that a version alone says which table it was.
+_versions = itertools.count(1)
 
 
 class OutOfPages(GgfwError):
@@ -75,7 +80,7 @@ class Sequence:
         tables: per pool, the page of every PAGE_SIZE positions (GIVEN_BACK where it left the window).
         state_slot: slot of the recurrent state, -1 when the model has none. A slot has two halves: a step reads one
             and writes the other, so that a step can be repeated.
-        version: changes whenever a table changes, so that executors can keep their copy.
+        version: new (and unique in the process) whenever a table changes, so that executors can keep their copy.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -84,7 +89,7 @@ class Sequence:
         self.tables: list[list[int]] = [[] for _ in cache.pools]
         self.state_slot = cache.take_slot()
         self._state_half = 0
-        self.version = 0
+        self.version = next(_versions)
 
     def reserve(self, n_rows: int) -> None:
         """Make room for ``n_rows`` more positions in every pool.
@@ -101,7 +106,7 @@ class Sequence:
                 raise OutOfPages(f"{m} cache pages wanted, {pool.n_free} of {pool.n_pages} are free")
         for pool, table, m in zip(self.cache.pools, self.tables, missing, strict=True):
             table.extend(pool.take(max(m, 0)))
-        self.version += 1
+        self.version = next(_versions)
 
     def state_halves(self) -> tuple[int, int]:
         """Return (half-slot to read, half-slot to write); (-1, ...) at the start of the sequence, (-1, -1) without."""
@@ -126,7 +131,7 @@ class Sequence:
                     break
                 pool.give([table[i]])
                 table[i] = GIVEN_BACK
-                self.version += 1
+                self.version = next(_versions)
 
     def release(self) -> None:
         """Give everything back; the sequence is empty and may be used again from position 0."""
@@ -134,7 +139,7 @@ class Sequence:
             pool.give(table)
             table.clear()
         self.n_positions = 0
-        self.version += 1
+        self.version = next(_versions)
 
     def close(self) -> None:
         """Give everything back, the state slot too."""
@@ -153,7 +158,7 @@ class Cache:
     """
 
     def __init__(self, specs: SequenceABC[PoolSpec], n_positions: int, n_slots: int = 0) -> None:
-        n_pages = -(-n_positions // PAGE_SIZE) + 1
+        n_pages = -(-n_positions // PAGE_SIZE)
         self.pools = [PagePool(spec, n_pages) for spec in specs]
         self._slots = list(range(n_slots - 1, -1, -1))
         self.n_slots = n_slots

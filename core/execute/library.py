@@ -77,7 +77,9 @@ def _open_executor(path: str, header: str) -> Native:
     lib = _dlopen(ffi, path)
     found = lib.ggfw_executor_abi()
     if found != KERNELS_ABI:
-        raise BackendError(f"{path} speaks kernel ABI {found}, this core speaks {KERNELS_ABI}; reinstall ggfw")
+        raise BackendError(
+            f"{path} speaks kernel ABI {found}, this core speaks {KERNELS_ABI}; reinstall ggfw"
+        )
     return Native(ffi, lib)
 
 

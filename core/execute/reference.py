@@ -149,7 +149,10 @@ class ReferenceStep:
             begin += n
         self.tokens = np.fromiter(itertools.chain(*(s.tokens for s in batch.segments)), np.int32, begin)
         self.positions = np.concatenate(
-            [np.arange(s.position, s.position + s.rows.stop - s.rows.start, dtype=np.int32) for s in self.segments]
+            [
+                np.arange(s.position, s.position + s.rows.stop - s.rows.start, dtype=np.int32)
+                for s in self.segments
+            ]
         )
         self.output_rows = np.array(outputs, np.int64)
         given = [s.embeddings for s in batch.segments if s.embeddings is not None]

@@ -121,7 +121,9 @@ def rope(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
     y = x.copy()
     half = r.dims // 2
     first, second = (
-        (slice(0, r.dims, 2), slice(1, r.dims, 2)) if r.pairing == "norm" else (slice(0, half), slice(half, r.dims))
+        (slice(0, r.dims, 2), slice(1, r.dims, 2))
+        if r.pairing == "norm"
+        else (slice(0, half), slice(half, r.dims))
     )
     a, b = x[..., first], x[..., second]
     y[..., first] = a * cos - b * sin
@@ -244,7 +246,18 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "l2_norm": norm,
     **{
         f.__name__: f
-        for f in (position_scale, gpt_oss_gate, embed, linear, rope, attention, reshape, split, concat, gather)
+        for f in (
+            position_scale,
+            gpt_oss_gate,
+            embed,
+            linear,
+            rope,
+            attention,
+            reshape,
+            split,
+            concat,
+            gather,
+        )
     },
     **{f.__name__: f for f in (moe_route, moe_linear, moe_sum, custom)},
 }

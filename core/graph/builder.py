@@ -71,7 +71,9 @@ class Graph:
         _check_rank(table, 2)
         return self.node("embed", (), ((table.shape[1],),), ROWS, "embd", weight=table, scale=scale)[0]
 
-    def linear(self, x: Tensor, weight: WeightRef, bias: WeightRef | None = None, scale: float = 1.0) -> Tensor:
+    def linear(
+        self, x: Tensor, weight: WeightRef, bias: WeightRef | None = None, scale: float = 1.0
+    ) -> Tensor:
         """``(W x + bias) * scale`` for ``weight`` (n_out, n_in); (n_out,)."""
         _check_rank(weight, 2)
         n_out, n_in = weight.shape
@@ -82,11 +84,15 @@ class Graph:
             )
         _check_vector(bias, n_out)
         name = weight.name.removesuffix(".weight")
-        return self.node("linear", (x,), ((n_out,),), x.domain, name, weight=weight, bias=bias, scale=scale)[0]
+        return self.node("linear", (x,), ((n_out,),), x.domain, name, weight=weight, bias=bias, scale=scale)[
+            0
+        ]
 
     # -- norms ---------------------------------------------------------------------------------------------------
 
-    def _norm(self, kind: str, x: Tensor, weight: WeightRef | None, bias: WeightRef | None, eps: float) -> Tensor:
+    def _norm(
+        self, kind: str, x: Tensor, weight: WeightRef | None, bias: WeightRef | None, eps: float
+    ) -> Tensor:
         for vector in (weight, bias):
             if vector is not None and prod(vector.shape) not in (x.shape[-1], x.width):
                 raise ModelFileError(
@@ -153,7 +159,9 @@ class Graph:
         if k is not None and v is not None:
             kv_shape = (k.shape[0], k.shape[1], v.shape[1])
         if kv_shape is None:
-            raise GraphError(f"attention over the cache of layer {layer} needs kv_shape when k and v are absent")
+            raise GraphError(
+                f"attention over the cache of layer {layer} needs kv_shape when k and v are absent"
+            )
         n_head, d_k = q.shape
         if kv_shape[1] != d_k or n_head % kv_shape[0]:
             raise ModelFileError(
@@ -187,8 +195,10 @@ class Graph:
             if a.width % prod(b.shape):
                 raise ModelFileError(f"tensor {b.name} has {prod(b.shape)} values; {a} has {a.width} columns")
             return self._unary(op, a, vector=b)
-        return self._unary("scale", a, alpha=float(b), beta=0.0) if op == "mul" else self._unary(
-            "scale", a, alpha=1.0, beta=float(b)
+        return (
+            self._unary("scale", a, alpha=float(b), beta=0.0)
+            if op == "mul"
+            else self._unary("scale", a, alpha=1.0, beta=float(b))
         )
 
     def add(self, a: Tensor, b: Any) -> Tensor:
@@ -262,14 +272,18 @@ class Graph:
     def reshape(self, x: Tensor, shape: Shape) -> Tensor:
         """View the columns of a row with another shape."""
         if prod(shape) != x.width:
-            raise ModelFileError(f"{x} has {x.width} columns; {prod(shape)} = {' x '.join(map(str, shape))} expected")
+            raise ModelFileError(
+                f"{x} has {x.width} columns; {prod(shape)} = {' x '.join(map(str, shape))} expected"
+            )
         return self.node("reshape", (x,), (shape,), x.domain, f"{x.name}.view", (x.integer,))[0]
 
     def split(self, x: Tensor, *widths: int) -> tuple[Tensor, ...]:
         """Split the columns of a row; the widths add up to the row's."""
         if sum(widths) != x.width:
             raise ModelFileError(f"{x} has {x.width} columns and cannot be split into {widths}")
-        return self.node("split", (x,), tuple((n,) for n in widths), x.domain, f"{x.name}.part", widths=widths)
+        return self.node(
+            "split", (x,), tuple((n,) for n in widths), x.domain, f"{x.name}.part", widths=widths
+        )
 
     def concat(self, *parts: Tensor) -> Tensor:
         """Put the columns of several tensors after each other."""
@@ -325,7 +339,12 @@ class Graph:
         return ids, weights
 
     def moe_linear(
-        self, x: Tensor, ids: Tensor, weight: WeightRef, bias: WeightRef | None = None, scale: WeightRef | None = None
+        self,
+        x: Tensor,
+        ids: Tensor,
+        weight: WeightRef,
+        bias: WeightRef | None = None,
+        scale: WeightRef | None = None,
     ) -> Tensor:
         """Chosen experts' ``(W_e x + bias_e) * scale_e``; x is (n_in,) or (n_used, n_in); returns (n_used, n_out)."""
         _check_rank(weight, 3)
@@ -361,7 +380,9 @@ class Graph:
         """Set the outputs: ``hidden`` after the final norm, and ``logits``; both of output rows."""
         for tensor in (hidden, logits):
             if tensor is not None and tensor.domain != OUTPUTS:
-                raise GraphError(f"output {tensor} must be of output rows; call select_outputs before the last norm")
+                raise GraphError(
+                    f"output {tensor} must be of output rows; call select_outputs before the last norm"
+                )
         self.hidden, self.logits = hidden, logits
 
 

@@ -30,7 +30,9 @@ def state_of(node: Node) -> StateSpec | None:
     """Return the recurrent state a node needs, if any."""
     if node.op != "custom":
         return None
-    spec: StateSpec | None = node.attrs["custom"].state_spec([t.shape for t in node.inputs], node.attrs["attrs"])
+    spec: StateSpec | None = node.attrs["custom"].state_spec(
+        [t.shape for t in node.inputs], node.attrs["attrs"]
+    )
     return spec
 
 
@@ -49,10 +51,14 @@ def cache_layout(graph: Graph) -> CacheLayout:
         pools.append(PoolSpec(tuple(layers), *shape, window=window))
         for index, layer in enumerate(layers):
             if layer in place:
-                raise GraphError(f"two attentions store K and V as layer {layer}; give each its own layer number")
+                raise GraphError(
+                    f"two attentions store K and V as layer {layer}; give each its own layer number"
+                )
             place[layer] = (i, index)
     for node in graph.nodes:
         if node.op == "attention" and node.attrs["layer"] not in place:
-            raise GraphError(f"{node} reads the cache of layer {node.attrs['layer']}, which no attention fills")
+            raise GraphError(
+                f"{node} reads the cache of layer {node.attrs['layer']}, which no attention fills"
+            )
     states = tuple(spec for node in graph.nodes if (spec := state_of(node)) is not None)
     return CacheLayout(tuple(pools), place, states)

@@ -89,10 +89,14 @@ def register_op(
     """
     op = CustomOp(name, shape_rule, state, numpy, c)
     if numpy is None:
-        raise PluginError(f"op {name!r} has no NumPy body; it is the reference that a C body is checked against")
+        raise PluginError(
+            f"op {name!r} has no NumPy body; it is the reference that a C body is checked against"
+        )
     known = _OPS.get(name)
     if known is not None and (known.numpy is None or known.numpy.__module__ != numpy.__module__):
-        raise PluginError(f"op {name!r} is already registered by {known.numpy.__module__ if known.numpy else '?'}")
+        raise PluginError(
+            f"op {name!r} is already registered by {known.numpy.__module__ if known.numpy else '?'}"
+        )
     _OPS[name] = op
     return op
 

@@ -123,7 +123,9 @@ class _Lowering:
     # -- memory --------------------------------------------------------------------------------------------------
 
     def _new(self, tensor: Tensor) -> View:
-        view = View(Buffer(tensor.domain, _align(tensor.width * 4)), 0, tensor.width, I32 if tensor.integer else F32)
+        view = View(
+            Buffer(tensor.domain, _align(tensor.width * 4)), 0, tensor.width, I32 if tensor.integer else F32
+        )
         self.place[tensor] = view
         return view
 
@@ -146,7 +148,9 @@ class _Lowering:
         return tensor.width * 4 if _align(tensor.width * 4) == buffer.row_bytes else -1
 
     def _step(self, op: str, node: Node, inputs: Sequence[Tensor | None], **kw: Any) -> Step:
-        step = Step(op, node.outputs[0].domain if node.outputs else ROWS, [t and self.place[t] for t in inputs], **kw)
+        step = Step(
+            op, node.outputs[0].domain if node.outputs else ROWS, [t and self.place[t] for t in inputs], **kw
+        )
         step.consumes = [(t, self.place[t]) for t in inputs if t is not None]
         self.steps.append(step)
         return step
@@ -174,7 +178,9 @@ class _Lowering:
             if whole and maker is not None and maker.op in ("norm", "elementwise", "attention"):
                 maker.outputs.append(q8)
             else:
-                step = Step("quantize", tensor.domain, [view], [q8], params={"slots": slots}, union="quantize")
+                step = Step(
+                    "quantize", tensor.domain, [view], [q8], params={"slots": slots}, union="quantize"
+                )
                 step.consumes = [(tensor, view)]
                 self.steps.append(step)
             self.quantised[key] = q8
@@ -188,7 +194,9 @@ class _Lowering:
 
     def _embed(self, node: Node) -> None:
         ref = node.attrs["weight"]
-        step = self._step("embed", node, [], weights=[ref], params={"scale": node.attrs["scale"]}, union="embed")
+        step = self._step(
+            "embed", node, [], weights=[ref], params={"scale": node.attrs["scale"]}, union="embed"
+        )
         step.kernels = self.kernels.pair("embed", None)
         self._produce(step, *node.outputs)
 
@@ -315,8 +323,11 @@ class _Lowering:
 
     def _kv_store(self, node: Node) -> None:
         self._rope_store(
-            Node("rope_store", node.inputs, {**node.attrs, "rope": None, "eps": 0.0, "q_norm": None, "k_norm": None,
-                                             "v_norm": None})  # fmt: skip
+            Node(
+                "rope_store",
+                node.inputs,
+                {**node.attrs, "rope": None, "eps": 0.0, "q_norm": None, "k_norm": None, "v_norm": None},
+            )  # fmt: skip
         )
 
     def _rope(self, node: Node) -> None:

@@ -101,7 +101,9 @@ def _rotation(t: Tensor, uses: Uses) -> tuple[Tensor, Node | None, list[Node]]:
 def _is_per_head(norm: Node) -> bool:
     weight = norm.attrs["weight"]
     width = norm.outputs[0].shape[-1]
-    return len(norm.outputs[0].shape) == 2 and (weight is None or weight.shape[-1] == width == _size(weight.shape))
+    return len(norm.outputs[0].shape) == 2 and (
+        weight is None or weight.shape[-1] == width == _size(weight.shape)
+    )
 
 
 def _size(shape: tuple[int, ...]) -> int:
@@ -188,7 +190,9 @@ def fuse_epilogues(nodes: list[Node], outputs: set[Tensor]) -> list[Node]:
             product = made.get(node.inputs[0])
             if product is not None and product.op == "linear" and uses.only(node.inputs[0]):
                 drop.add(id(product))
-                node = fused("linear", product.inputs, node.outputs, **product.attrs, softcap=node.attrs["alpha"])
+                node = fused(
+                    "linear", product.inputs, node.outputs, **product.attrs, softcap=node.attrs["alpha"]
+                )
         elif node.op == "add" and len(node.inputs) == 2:
             for y, residual in (node.inputs[::-1], node.inputs):
                 product = made.get(y)

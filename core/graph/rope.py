@@ -55,7 +55,9 @@ class RopeScaling:
                 f"{hp.architecture}.rope.scaling.type is {kind!r}; none, linear, yarn and longrope are known"
             )
         if factor < 0 or not math.isfinite(factor):
-            raise ModelFileError(f"{hp.architecture}.rope.scaling.factor is {factor}; expected a positive number")
+            raise ModelFileError(
+                f"{hp.architecture}.rope.scaling.factor is {factor}; expected a positive number"
+            )
         return cls(
             kind=kind if factor > 0 or kind == "longrope" else "none",
             factor=factor or 1.0,

@@ -1,0 +1,242 @@
+"""A file and the plugins that can run it become a loaded model.
+
+The tokenizer is built in a thread of its own while the weights are packed: both take a good part of the time to the
+first token, and both release the interpreter most of the time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import cached_property
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from ggfw.cache import Cache
+from ggfw.descriptors import resolve
+from ggfw.errors import GraphError, InvalidRequest, PluginError
+from ggfw.gguf import GGUF
+from ggfw.graph.architecture import Architecture, RunConfig
+from ggfw.graph.builder import Graph
+from ggfw.graph.cache_layout import CacheLayout, cache_layout
+from ggfw.graph.hparams import Hparams
+from ggfw.graph.weights import Weights
+from ggfw.registry import Registry, default_registry
+from ggfw.threads import default_threads
+
+if TYPE_CHECKING:
+    from ggfw.execute.batch import Executor
+    from ggfw.tokenizer import Tokenizer
+
+#: Name of the executor that is no kernel backend.
+REFERENCE = "reference"
+
+_F32 = 0
+
+
+class Described:
+    """A file's architecture and graph, before any weight is read.
+
+    Attributes:
+        gguf: the open file.
+        architecture: an instance of the plugin's class.
+        hparams, weights: what ``build`` got.
+        graph: what it described.
+        layout: the caches the graph needs.
+    """
+
+    def __init__(self, gguf: GGUF, run: RunConfig, registry: Registry) -> None:
+        self.gguf = gguf
+        spec = registry.architecture_for(gguf.metadata)
+        architecture = resolve(spec.load)
+        self.architecture: Architecture = architecture() if isinstance(architecture, type) else architecture
+        if not isinstance(self.architecture, Architecture):
+            raise PluginError(f"architecture plugin {spec.name} loads {architecture!r}; expected an Architecture class")
+        self.hparams = Hparams(gguf.metadata, gguf.architecture)
+        self.weights = Weights(gguf.tensors)
+        self.graph = Graph()
+        self.architecture.build(self.graph, self.hparams, self.weights, run)
+        if self.graph.hidden is None:
+            raise GraphError(f"architecture {spec.name} described no output; build() has to end with g.output(...)")
+        self.layout: CacheLayout = cache_layout(self.graph)
+
+
+class LoadedModel:
+    """A model that can run; make one with :meth:`load`.
+
+    Attributes:
+        gguf, hparams, architecture: the file and what serves it.
+        executor: runs batches; one thread at a time.
+        cache: pages and slots for its sequences.
+        n_ctx: positions a sequence may have.
+        n_parallel: sequences the cache was made for.
+        n_vocab: width of the logits, 0 for models without.
+        load_ms: time from opening the file to being ready (the tokenizer may still be under way).
+    """
+
+    def __init__(
+        self,
+        described: Described,
+        executor: Executor,
+        cache: Cache,
+        tokenizer: Future[Tokenizer],
+        *,
+        n_ctx: int,
+        n_parallel: int,
+        load_ms: float,
+    ) -> None:
+        self.gguf = described.gguf
+        self.hparams = described.hparams
+        self.architecture = described.architecture
+        self.graph = described.graph
+        self.unused_tensors = described.weights.unused()
+        self.executor = executor
+        self.cache = cache
+        self.n_ctx = n_ctx
+        self.n_parallel = n_parallel
+        self.n_vocab = executor.n_vocab
+        self.load_ms = load_ms
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def load(
+        cls,
+        source: str | os.PathLike[str] | bytes | GGUF,
+        *,
+        threads: int | None = None,
+        ctx: int | None = None,
+        kv_type: str | None = None,
+        backend: str | None = None,
+        n_parallel: int = 1,
+        ubatch: int = 512,
+        rope_scaling: str | None = None,
+        rope_base: float | None = None,
+        registry: Registry | None = None,
+        log: Callable[[str, dict[str, Any]], None] | None = None,
+    ) -> LoadedModel:
+        """Load a model.
+
+        Args:
+            source: path (any shard of a split set), bytes, or an open file.
+            threads: of the process's pool; None = usable physical cores.
+            ctx: positions per sequence; None or 0 = what the model was trained for.
+            kv_type: cache element type, f32, f16 or bf16; None = f16, or f32 when all matrices are F32.
+            backend: kernel backend, or "reference" for the NumPy executor; None = the best one here.
+            n_parallel: sequences that may run at once.
+            ubatch: rows of the largest step.
+            rope_scaling, rope_base: override the file's.
+            registry: None = that of the process.
+            log: called with (event, fields); None = silence.
+
+        Raises:
+            GgfwError: the file is damaged, nobody can run it, or memory is short.
+        """
+        begin = time.perf_counter()
+        registry = registry or default_registry()
+        for name, value in (("threads", threads), ("ctx", ctx), ("n_parallel", n_parallel), ("ubatch", ubatch)):
+            if value is not None and (not isinstance(value, int) or value < (0 if name == "ctx" else 1)):
+                raise InvalidRequest(f"{name} is {value!r}; a positive integer was expected", name)
+        own = not isinstance(source, GGUF)
+        gguf = source if isinstance(source, GGUF) else GGUF.open(source)
+        try:
+            n_ctx = ctx or int(gguf.arch_get("context_length", 2048))
+            kv_type = kv_type or _default_kv_type(gguf)
+            described = Described(gguf, RunConfig(n_ctx, kv_type, rope_scaling, rope_base), registry)
+            tokenizer = _in_thread(lambda: _tokenizer_of(gguf))
+            cache = Cache(
+                described.layout.pools, n_ctx * n_parallel, n_parallel if described.layout.states else 0
+            )
+            executor = _executor(described, cache, backend, kv_type, ubatch, threads, registry)
+        except BaseException:
+            if own:
+                gguf.close()
+            raise
+        load_ms = (time.perf_counter() - begin) * 1e3
+        model = cls(
+            described, executor, cache, tokenizer, n_ctx=n_ctx, n_parallel=n_parallel, load_ms=load_ms
+        )
+        if log is not None:
+            fields = {"model": model.name, "backend": executor.name, "n_ctx": n_ctx, "kv_type": kv_type}
+            log("model_loaded", {**fields, "load_ms": round(load_ms, 1)})
+            if model.unused_tensors:
+                log("unused_tensors", {"names": model.unused_tensors})
+        return model
+
+    @cached_property
+    def name(self) -> str:
+        """``general.name``, else the file's stem, else the architecture."""
+        name = self.gguf.get("general.name", None)
+        path = self.gguf.path
+        return str(name or (Path(path).stem if path else self.gguf.architecture))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer; waits for its thread on first use.
+
+        Raises:
+            UnknownPreTokenizer: and other errors of building it.
+        """
+        return self._tokenizer.result()
+
+    def close(self) -> None:
+        """Free weights, caches and the mapping; the model must be idle."""
+        self.executor.close()
+        if self._tokenizer.exception() is None:
+            pass  # its thread has ended, so nothing reads the mapping any more
+        self.gguf.close()
+
+
+def _default_kv_type(gguf: GGUF) -> str:
+    """f16, but f32 where all matrices are F32: rounding K and V would then be the only inexact step."""
+    matrices = (info for info in gguf.tensors.values() if len(info.shape) > 1)
+    return "f32" if all(info.ggml_type == _F32 for info in matrices) else "f16"
+
+
+def _executor(
+    described: Described,
+    cache: Cache,
+    backend: str | None,
+    kv_type: str,
+    ubatch: int,
+    threads: int | None,
+    registry: Registry,
+) -> Executor:
+    if backend == REFERENCE:
+        from ggfw.execute.reference import ReferenceExecutor
+
+        return ReferenceExecutor(described.graph, described.layout, described.gguf, cache, max_rows=ubatch)
+    from ggfw.execute.kernel_set import KernelSet
+    from ggfw.execute.native import NativeExecutor
+
+    return NativeExecutor(
+        described.graph,
+        described.gguf,
+        cache,
+        kernels=KernelSet(backend, registry),
+        kv_type=kv_type,
+        max_rows=ubatch,
+        threads=threads or default_threads(),
+    )
+
+
+def _tokenizer_of(gguf: GGUF) -> Tokenizer:
+    from ggfw.tokenizer import Tokenizer
+
+    return Tokenizer.from_metadata(gguf.metadata)
+
+
+def _in_thread(work: Callable[[], Any]) -> Future[Any]:
+    """Start ``work`` in a thread and return its future."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as exc:
+            future.set_exception(exc)
+
+    Thread(target=run, name="ggfw-tokenizer", daemon=True).start()
+    return future

@@ -1,0 +1,157 @@
+"""A file's tensors as the native kernels read them.
+
+Packing follows use: a matrix that is multiplied is packed once (a tied output serves the token look-up from the
+packed form); a table that is only looked up by row stays mapped in file layout; vectors become float32. The mapping
+of a packed tensor is released, so that resident memory stays near the file's size.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ggfw import quants
+from ggfw.errors import BackendError
+from ggfw.execute.kernel_set import F32_FORMAT, KernelSet
+from ggfw.gguf import GGUF
+from ggfw.graph.plan import Plan
+from ggfw.graph.weights import WeightRef
+
+_ALIGN = 64
+
+
+class NativeWeights:
+    """Weights of one plan in native form; see the module.
+
+    Args:
+        gguf: the file; kept mapped for tables in file layout.
+        plan: whose steps say how each tensor is used.
+        kernels: whose ``pack`` decides the layout.
+
+    Raises:
+        BackendError: memory is short.
+    """
+
+    def __init__(self, gguf: GGUF, plan: Plan, kernels: KernelSet) -> None:
+        self._gguf = gguf
+        self._kernels = kernels
+        self._ffi, self._lib = kernels.native.ffi, kernels.native.lib
+        self._vectors: dict[str, Any] = {}
+        self._matrices: dict[str, Any] = {}
+        self._keep: list[Any] = []
+        self._memory: Any = None
+        self._memory_bytes = 0
+        self._pack(plan)
+
+    # -- matrices ------------------------------------------------------------------------------------------------
+
+    def _pack(self, plan: Plan) -> None:
+        multiplied: dict[str, tuple[WeightRef, str]] = {}
+        looked_up: dict[str, WeightRef] = {}
+        for step in plan.steps:
+            for ref in step.weights:
+                if step.op == "embed":
+                    looked_up[ref.name] = ref
+                else:
+                    multiplied[ref.name] = (ref, step.op)
+        sizes = {}
+        for name, (ref, op) in multiplied.items():
+            n_out, n_in = ref.shape[-2:]
+            kernel = self._kernels.pair(op, self._kernels.weight_type(ref, op))[0]
+            size = kernel.pack_size(n_out, n_in) if kernel.pack != self._ffi.NULL else 0
+            sizes[name] = -(-size * prod(ref.shape[:-2]) // _ALIGN) * _ALIGN
+        self._memory_bytes = sum(sizes.values())
+        if self._memory_bytes:
+            self._memory = self._lib.ggfw_memory_new(self._memory_bytes, 1)
+            if self._memory == self._ffi.NULL:
+                raise BackendError(
+                    f"{self._memory_bytes >> 20} MiB for packed weights are not to be had; free memory, or choose a "
+                    "smaller quantisation of the model"
+                )
+        place = self._ffi.cast("uint8_t *", self._memory) if self._memory_bytes else self._ffi.NULL
+        for name, (ref, op) in multiplied.items():
+            self._matrices[name] = self._packed(ref, op, place)
+            place += sizes[name]
+        for name, ref in looked_up.items():
+            if name not in self._matrices:
+                self._matrices[name] = self._in_file_layout(ref)
+
+    def _file_data(self, ref: WeightRef, ggml_type: int) -> tuple[Any, bool]:
+        """Return (pointer to rows of ``ggml_type``, whether they are the file's mapping)."""
+        info = self._gguf.tensors[ref.name]
+        if ggml_type == info.ggml_type:
+            return self._ffi.from_buffer("uint8_t *", info.data), True
+        return self._ffi.from_buffer(
+            "uint8_t *", quants.dequantize(info.ggml_type, info.data, ref.shape)
+        ), False
+
+    def _packed(self, ref: WeightRef, op: str, place: Any) -> Any:
+        ggml_type = self._kernels.weight_type(ref, op)
+        kernel = self._kernels.pair(op, ggml_type)[0]
+        data, mapped = self._file_data(ref, ggml_type)
+        n_out, n_in = ref.shape[-2:]
+        n_expert = prod(ref.shape[:-2])
+        weight = self._new(ref, ggml_type, kernel)
+        if kernel.pack == self._ffi.NULL:
+            self._keep.append(data)
+            weight.data, weight.layout = data, self._lib.GGFW_LAYOUT_FILE
+            weight.expert_stride = quants.row_bytes(ggml_type, n_in) * n_out
+            return weight
+        status = self._lib.ggfw_pack(kernel, data, n_out, n_in, n_expert, place)
+        if status != self._lib.GGFW_OK:
+            raise BackendError(f"tensor {ref.name} cannot be packed (status {status}); memory may be short")
+        weight.data, weight.layout = place, self._lib.GGFW_LAYOUT_PACKED
+        weight.expert_stride = kernel.pack_size(n_out, n_in)
+        if mapped:
+            self._lib.ggfw_memory_release(data, len(self._gguf.tensors[ref.name].data))
+        return weight
+
+    def _in_file_layout(self, ref: WeightRef) -> Any:
+        ggml_type = ref.ggml_type if self._kernels.find("embed", ref.ggml_type) is not None else F32_FORMAT
+        data, _ = self._file_data(ref, ggml_type)
+        self._keep.append(data)
+        weight = self._new(ref, ggml_type, self._kernels.pair("embed", ggml_type)[0])
+        weight.data, weight.layout = data, self._lib.GGFW_LAYOUT_FILE
+        return weight
+
+    def _new(self, ref: WeightRef, ggml_type: int, kernel: Any) -> Any:
+        weight = self._ffi.new("ggfw_weight *")
+        weight.format, weight.kernel = ggml_type, kernel
+        weight.n_out, weight.n_in = ref.shape[-2:]
+        weight.n_expert = prod(ref.shape[:-2])
+        return weight
+
+    def matrix(self, ref: WeightRef) -> Any:
+        """Return the ``ggfw_weight *`` of a matrix that a step of the plan uses."""
+        return self._matrices[ref.name]
+
+    # -- vectors -------------------------------------------------------------------------------------------------
+
+    def vector(self, ref: WeightRef) -> Any:
+        """Return a ``const float *`` to a tensor's values."""
+        pointer = self._vectors.get(ref.name)
+        if pointer is None:
+            pointer = self._vectors[ref.name] = self.constant(self.array(ref))
+        return pointer
+
+    def array(self, ref: WeightRef) -> np.ndarray:
+        """Return a tensor's values as float32, one axis."""
+        info = self._gguf.tensors[ref.name]
+        return quants.dequantize(info.ggml_type, info.data, ref.shape).reshape(-1)
+
+    def constant(self, values: np.ndarray) -> Any:
+        """Keep a float32 array and return a pointer to it."""
+        array = np.ascontiguousarray(values, np.float32)
+        self._keep.append(array)
+        return self._ffi.from_buffer("float *", array)
+
+    def close(self) -> None:
+        """Free the packed weights; steps that use them must not run any more."""
+        if self._memory is not None:
+            self._lib.ggfw_memory_free(self._memory, self._memory_bytes)
+            self._memory = None
+        self._matrices.clear()
+        self._vectors.clear()
+        self._keep.clear()
