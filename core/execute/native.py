@@ -5,7 +5,6 @@ Control arrays are made once; a step only fills them in. A plan with NumPy ops o
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from ggfw.graph.builder import Graph
 from ggfw.graph.lower import make_plan
 from ggfw.graph.plan import I32, View
 from ggfw.sampling import Params
+from ggfw.sampling.native import NativeSampler
 from ggfw.weights import NativeWeights
 
 KV_TYPES = {"f32": (0, 4), "f16": (1, 2), "bf16": (2, 2)}
@@ -29,30 +29,6 @@ KV_TYPES = {"f32": (0, 4), "f16": (1, 2), "bf16": (2, 2)}
 PREFETCH = 2048
 
 _ROWS_DECODE, _ROWS_PROMPT = 1, 2
-
-
-class NativeSampler:
-    """A native sampling chain of one sequence; the executor runs it inside the step."""
-
-    def __init__(self, kernels: KernelSet, params: Params, prompt: list[int]) -> None:
-        ffi, lib = kernels.native.ffi, kernels.native.lib
-        seed = (
-            int.from_bytes(os.urandom(8), "little") if params.seed in (None, -1) else int(params.seed) % 2**64
-        )
-        ids = ffi.new("int32_t[]", list(params.logit_bias))
-        values = ffi.new("float[]", list(params.logit_bias.values()))
-        fields = dict(
-            seed=seed, temperature=params.temperature, top_k=params.top_k, top_p=params.top_p, min_p=params.min_p,
-            typical_p=params.typical_p, penalty_last_n=params.penalty_last_n, penalty_repeat=params.penalty_repeat,
-            penalty_freq=params.penalty_freq, penalty_present=params.penalty_present,
-            n_bias=len(params.logit_bias), bias_ids=ids, bias_values=values,
-        )  # fmt: skip
-        pointer = lib.ggfw_sampler_new(ffi.new("ggfw_sampler_params *", fields))
-        if pointer == ffi.NULL:
-            raise BackendError("no memory for a sampler")
-        self.pointer = ffi.gc(pointer, lib.ggfw_sampler_free)
-        if lib.ggfw_sampler_seed(self.pointer, prompt, len(prompt)) != 0:
-            raise BackendError("no memory for a sampler's penalty window")
 
 
 class NativeExecutor:
@@ -158,9 +134,8 @@ class NativeExecutor:
     def array(self, view: View, n_rows: int) -> np.ndarray:
         """Return rows of a float32 or int32 view of the arena, (n_rows, width); valid until the next step."""
         base = self._lib.ggfw_executor_arena(self._executor) + view.buffer.offset
-        data = np.frombuffer(
-            self._ffi.buffer(base, n_rows * view.buffer.row_bytes), np.float32 if view.type != 1 else np.int32
-        )
+        dtype = np.int32 if view.type == I32 else np.float32
+        data = np.frombuffer(self._ffi.buffer(base, n_rows * view.buffer.row_bytes), dtype)
         begin = view.column // 4
         return data.reshape(n_rows, view.buffer.row_bytes // 4)[:, begin : begin + view.width]
 
@@ -308,7 +283,9 @@ class NativeExecutor:
 
     def new_sampler(self, params: Params, prompt: list[int]) -> NativeSampler:
         """Return a native sampler whose penalty window holds ``prompt``."""
-        return NativeSampler(self.kernels, params, prompt)
+        sampler = NativeSampler(self._ffi, self._lib, params)
+        sampler.seed(prompt)
+        return sampler
 
     def profile(self, enable: bool) -> None:
         """Switch the per-step clock on or off."""

@@ -264,8 +264,8 @@ class Graph:
     def gpt_oss_gate(self, gate: Tensor, up: Tensor, alpha: float = 1.702, limit: float = 7.0) -> Tensor:
         """g = min(gate, limit), u = clamp(up, ±limit): g * sigmoid(alpha g) * (u + 1)."""
         broadcast_width(gate, up)
-        attrs = {"alpha": alpha, "beta": limit}
-        return self.node("gpt_oss_gate", (gate, up), (gate.shape,), gate.domain, **attrs)[0]
+        inputs, shapes = (gate, up), (gate.shape,)
+        return self.node("gpt_oss_gate", inputs, shapes, gate.domain, alpha=alpha, beta=limit)[0]
 
     # -- shapes --------------------------------------------------------------------------------------------------
 
