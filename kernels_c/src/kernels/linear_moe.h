@@ -1,0 +1,94 @@
+/* linear_moe.h: GGFW_OP_MOE_LINEAR: every row goes through the k experts that routing chose for it.
+ *
+ * A *pair* is (row, slot); pair i = row i / k, slot i % k. All pairs of one expert are multiplied together, so that its
+ * weights are read and unpacked once; experts that nobody chose are not touched. Chunk counts must not depend on the
+ * choice, so a chunk is (candidate, group of panels) with min(pairs, experts) candidates: with few pairs a candidate is
+ * a pair, and it answers for its expert if no earlier pair has the same; with many it is the expert itself.
+ */
+#ifndef GGFW_LINEAR_MOE_H
+#define GGFW_LINEAR_MOE_H
+
+#include "linear_panels.h"
+
+LINEAR_INLINE int32_t linear_moe_groups(const ggfw_step *step, const ggfw_run *run, int32_t candidates)
+{
+    const ggfw_weight *w = step->weight[0];
+    const int64_t panels = (w->n_out + LINEAR_PANEL - 1) / LINEAR_PANEL;
+    const int64_t least = (4 * run->n_threads + candidates - 1) / candidates;
+    return linear_panel_groups(panels, linear_ops_of(w->format)->panel_bytes(w->n_in), least, 1);
+}
+
+LINEAR_INLINE int32_t linear_moe_candidates(const ggfw_step *step, int32_t rows)
+{
+    const int64_t pairs = (int64_t)rows * step->params.moe.n_used;
+    return pairs < step->weight[0]->n_expert ? (int32_t)pairs : (int32_t)step->weight[0]->n_expert;
+}
+
+static int32_t linear_moe_n_chunks(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end)
+{
+    if (row_end <= row_begin) return 0;
+    const int32_t candidates = linear_moe_candidates(step, row_end - row_begin);
+    return candidates * linear_moe_groups(step, run, candidates);
+}
+
+static int64_t linear_moe_scratch_size(const ggfw_step *step, const ggfw_run *run)
+{
+    const int64_t rows = run->max_rows > run->max_outputs ? run->max_rows : run->max_outputs;
+    return linear_tiles_bytes(linear_ops_of(step->weight[0]->format), step->weight[0]->n_in,
+                              rows * step->params.moe.n_used);
+}
+
+LINEAR_INLINE int32_t linear_moe_expert(const ggfw_step *step, const ggfw_run *run, int32_t row, int32_t slot)
+{
+    const ggfw_view *ids = &step->in[1];
+    return ((const int32_t *)(run->arena + ids->offset + (int64_t)row * ids->stride))[slot];
+}
+
+static void linear_moe_run(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end,
+                           int32_t chunk, void *scratch)
+{
+    const ggfw_moe *params = &step->params.moe;
+    const ggfw_weight *weight = step->weight[0];
+    const linear_ops *ops = linear_ops_of(weight->format);
+    const int32_t k = params->n_used;
+    const int64_t pairs = (int64_t)(row_end - row_begin) * k;
+    const int32_t candidates = linear_moe_candidates(step, row_end - row_begin);
+    const int32_t groups = linear_moe_groups(step, run, candidates);
+    const int32_t candidate = chunk / groups, group = chunk % groups;
+
+    int32_t expert = candidate;
+    int64_t pair = 0; /* no pair before it has this expert */
+    if (pairs < weight->n_expert) {
+        expert = linear_moe_expert(step, run, row_begin + candidate / k, candidate % k);
+        for (pair = 0; pair < candidate; pair++)
+            if (linear_moe_expert(step, run, row_begin + (int32_t)(pair / k), (int32_t)(pair % k)) == expert) return;
+    }
+    const int64_t panels = (weight->n_out + LINEAR_PANEL - 1) / LINEAR_PANEL;
+    const int64_t first = panels * group / groups, end = panels * (group + 1) / groups;
+    const uint8_t *matrix = (const uint8_t *)weight->data + expert * weight->expert_stride;
+    const linear_finish finish = { params->bias ? params->bias + expert * weight->n_out : NULL,
+                                   params->expert_scale ? params->expert_scale[expert] : 1, 0 };
+    const int64_t slot_bytes = !params->per_slot_input         ? 0
+                               : step->in[0].type == GGFW_Q8 ? linear_q8_bytes(weight->n_in)
+                                                             : weight->n_in * 4;
+    const int block = linear_block_rows(ops, weight->n_in, LINEAR_MAX_ROWS);
+    while (pair < pairs) {
+        const uint8_t *rows[LINEAR_MAX_ROWS];
+        float *out[LINEAR_MAX_ROWS];
+        int n = 0;
+        for (; pair < pairs && n < block; pair++) {
+            const int32_t row = row_begin + (int32_t)(pair / k), slot = (int32_t)(pair % k);
+            if (linear_moe_expert(step, run, row, slot) != expert) continue;
+            rows[n] = run->arena + step->in[0].offset + (int64_t)row * step->in[0].stride + slot * slot_bytes;
+            out[n] = (float *)(run->arena + step->out[0].offset + (int64_t)row * step->out[0].stride)
+                     + slot * weight->n_out;
+            n++;
+        }
+        if (n == 0) return;
+        linear_build_tiles(ops, rows, n, weight->n_in, scratch);
+        linear_run_panels(ops, matrix, first, end, weight->n_in, weight->n_out, scratch, n, out, NULL, &finish,
+                          run->prefetch);
+    }
+}
+
+#endif

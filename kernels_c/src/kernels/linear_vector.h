@@ -1,0 +1,29 @@
+/* linear_vector.h: the few vector operations of which the matrix products are made, once per instruction set.
+ *
+ *     LV_LANES     rows of a panel that one vector holds; a panel is LV_PARTS vectors wide
+ *     LV_SIGNED    1: codes with offset 128 are multiplied as signed bytes (and their sums start at zero)
+ *     LV_UNROLL    pragma: unroll a short loop whose arrays have to live in registers
+ *
+ *     lv_bytes     4 codes (one quad) of each of LV_LANES rows
+ *     lv_ints      one 32-bit integer per row
+ *     lv_floats    one float per row
+ *
+ * Products and sums of floats are written as explicit fused operations where the instruction set has them, so that the
+ * compiler has no choice to contract one copy of a loop and not the other: a row gives the same bits in every tile size.
+ */
+#ifndef GGFW_LINEAR_VECTOR_H
+#define GGFW_LINEAR_VECTOR_H
+
+#include "linear_format.h"
+
+#if defined(GGFW_UNIT_AVX512)
+#include "linear_vector_avx512.h"
+#elif defined(GGFW_UNIT_AVX2)
+#include "linear_vector_avx2.h"
+#else
+#include "linear_vector_generic.h"
+#endif
+
+#define LV_PARTS (LINEAR_PANEL / LV_LANES)
+
+#endif

@@ -1,0 +1,89 @@
+/* linear_vector_avx2.h: 8 rows per vector; AVX2, FMA and F16C.
+ *
+ * vpmaddubsw adds two products of unsigned code and signed activation in 16 bits. With |activation| <= 128 a code of at
+ * most 15 leaves room for 8 such sums, 31 for 4, 63 for 2, before they are widened. A code of 255 has no room even for
+ * one: those formats are taken as signed bytes w, and |w| * (activation * sign of w) stays below 32768.
+ */
+#ifndef GGFW_LINEAR_VECTOR_AVX2_H
+#define GGFW_LINEAR_VECTOR_AVX2_H
+
+#include <immintrin.h>
+
+#include "linear_format.h"
+
+#define LV_LANES 8
+#define LV_SIGNED 1
+#define LV_UNROLL _Pragma("GCC unroll 16")
+#define LV_FLOAT_TILE 2 /* rows that a float tile holds at most */
+
+typedef __m256i lv_bytes;
+typedef __m256i lv_ints;
+typedef __m256 lv_floats;
+
+LINEAR_INLINE lv_bytes lv_load(const uint8_t *at) { return _mm256_loadu_si256((const void *)at); }
+LINEAR_INLINE lv_bytes lv_and(lv_bytes v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi8((char)mask)); }
+LINEAR_INLINE lv_bytes lv_or(lv_bytes a, lv_bytes b) { return _mm256_or_si256(a, b); }
+/* Shifts move whole words: bits that cross a byte are for the caller to mask. */
+LINEAR_INLINE lv_bytes lv_right(lv_bytes v, int n) { return _mm256_srli_epi16(v, n); }
+LINEAR_INLINE lv_bytes lv_left(lv_bytes v, int n) { return _mm256_slli_epi16(v, n); }
+LINEAR_INLINE lv_bytes lv_lookup(const uint8_t table[16], lv_bytes index)
+{
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table)), index);
+}
+
+/* init + sum over n quads of code * activation, per row. a: 4 n activations. */
+LINEAR_INLINE lv_ints lv_dot(const lv_bytes *w, int n, const int8_t *a, int32_t init, int max_code)
+{
+    const int room = max_code > 127 ? 1 : 32767 / (2 * 128 * max_code); /* quads that one 16-bit sum can take */
+    const __m256i ones = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)0x80);
+    lv_ints sum = _mm256_set1_epi32(init);
+    __m256i narrow = _mm256_setzero_si256();
+    LV_UNROLL
+    for (int i = 0; i < n; i++) {
+        int32_t quad;
+        memcpy(&quad, a + 4 * i, 4);
+        const __m256i activation = _mm256_set1_epi32(quad);
+        __m256i product;
+        if (max_code > 127) {
+            const __m256i weight = _mm256_xor_si256(w[i], flip);
+            product = _mm256_maddubs_epi16(_mm256_abs_epi8(weight), _mm256_sign_epi8(activation, weight));
+        } else {
+            product = _mm256_maddubs_epi16(w[i], activation);
+        }
+        narrow = i % room == 0 ? product : _mm256_add_epi16(narrow, product);
+        if (i % room == room - 1 || i == n - 1) sum = _mm256_add_epi32(sum, _mm256_madd_epi16(narrow, ones));
+    }
+    return sum;
+}
+
+LINEAR_INLINE lv_floats lv_convert(lv_ints v) { return _mm256_cvtepi32_ps(v); }
+LINEAR_INLINE lv_floats lv_zero(void) { return _mm256_setzero_ps(); }
+LINEAR_INLINE lv_floats lv_set(float value) { return _mm256_set1_ps(value); }
+LINEAR_INLINE lv_floats lv_mul(lv_floats a, lv_floats b) { return _mm256_mul_ps(a, b); }
+LINEAR_INLINE lv_floats lv_add(lv_floats a, lv_floats b) { return _mm256_add_ps(a, b); }
+LINEAR_INLINE lv_floats lv_fma(lv_floats a, lv_floats b, lv_floats c) { return _mm256_fmadd_ps(a, b, c); }
+LINEAR_INLINE lv_floats lv_negate(lv_floats a) { return _mm256_xor_ps(a, _mm256_set1_ps(-0.0f)); }
+LINEAR_INLINE void lv_store(float *at, lv_floats v) { _mm256_storeu_ps(at, v); }
+
+/* Loads with conversion, one element per row. */
+LINEAR_INLINE lv_floats lv_load_f32(const uint8_t *at) { return _mm256_loadu_ps((const void *)at); }
+LINEAR_INLINE lv_floats lv_load_f16(const uint8_t *at) { return _mm256_cvtph_ps(_mm_loadu_si128((const void *)at)); }
+LINEAR_INLINE lv_floats lv_load_bf16(const uint8_t *at)
+{
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)at));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+LINEAR_INLINE lv_ints lv_load_u8(const uint8_t *at) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)at)); }
+LINEAR_INLINE lv_ints lv_load_i8(const uint8_t *at) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)at)); }
+LINEAR_INLINE lv_ints lv_low_nibbles(lv_ints v) { return _mm256_and_si256(v, _mm256_set1_epi32(15)); }
+LINEAR_INLINE lv_ints lv_high_nibbles(lv_ints v) { return _mm256_srli_epi32(v, 4); }
+/* 2^(e - 128) from exponent bytes; see linear_e8m0. */
+LINEAR_INLINE lv_floats lv_load_e8m0(const uint8_t *at)
+{
+    const __m256i e = lv_load_u8(at), one = _mm256_set1_epi32(1);
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23);
+    const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), _mm256_min_epi32(e, one));
+    return _mm256_castsi256_ps(_mm256_max_epi32(normal, small));
+}
+
+#endif
