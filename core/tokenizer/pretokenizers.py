@@ -84,7 +84,8 @@ _DEEPSEEK_LETTERS = """
 FB13-FB17 FF21-FF3A FF41-FF5A 10400-1044F 104B0-104D3 104D8-104FB 10C80-10CB2 10CC0-10CF2 118A0-118DF
 1E900-1E943
 """
-_DEEPSEEK_CJK = r"[\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+"
+# llama.cpp has rewritten white space by the time it looks for these.
+_DEEPSEEK_CJK = r"[\x{0800}-\x{9FA5}\x{AC00}-\x{D7FF}&&[^\s]]+"
 
 # Han ranges of Kimi-K2 (llama.cpp's list).
 _HAN = r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2EBEF}\x{2F800}-\x{2FA1F}"
@@ -94,9 +95,9 @@ _KIMI = (
 )
 # Digits in groups of three counted from the right; the first group of a run keeps the text in front of it.
 # \G and the look-behind keep the work linear: the length of a run is measured once.
-_DIGIT_GROUPS = r"\G(?:(?<!\p{N})\P{N}*\p{N}{1,2}(?=(?:\p{N}{3})+(?!\p{N}))|\P{N}*\p{N}{1,3})"
+_DIGIT_GROUPS = r"\G(?:(?:\P{N}+|(?<!\p{N}))\p{N}{1,2}(?=(?:\p{N}{3})+(?!\p{N}))|\P{N}*\p{N}{1,3})"
 _ASIAN = (
-    r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{3040}-\x{309F}\x{30A0}-\x{30FF}\x{FF65}-\x{FF9F}"
+    r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{8C48}-\x{FAFF}\x{3040}-\x{309F}\x{30A0}-\x{30FF}\x{FF65}-\x{FF9F}"
     r"\x{2F00}-\x{2FDF}\x{0E40}-\x{0E7F}\x{0E80}-\x{0EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}"
     r"\x{A9E0}-\x{A9FF}\x{AC00}-\x{D7AF}\x{1100}-\x{11FF}]+"
 )
@@ -258,8 +259,16 @@ _TABLE: tuple[tuple[str, PreTokenizerRule], ...] = (
     ("kimi-k2", PreTokenizerRule((_KIMI,), clean_spaces=False)),
     (
         "superbpe",
-        # Cuts number runs before every group of three ASCII digits counted from the right; words are not cut at all.
-        PreTokenizerRule((r"\p{N}+", r"(?:[0-9]{3})+(?![0-9])", r"[0-9]{3}"), clean_spaces=False),
+        # Words are not cut at all. Number runs are cut before every group of three ASCII digits counted from the
+        # right: first at the first such group, then between groups.
+        PreTokenizerRule(
+            (
+                r"\p{N}+",
+                r"(?:[0-9]{3})+(?![0-9])[^0-9]*(?:[0-9]{1,2}(?![0-9])[^0-9]*)*(?:[0-9]{1,2}(?=(?:[0-9]{3})+(?![0-9])))?",
+                r"[0-9]{3}(?=[0-9]{3})",
+            ),
+            clean_spaces=False,
+        ),
     ),
     ("poro-chat", PreTokenizerRule((_PORO,), clean_spaces=False)),
     ("bloom gpt3-finnish", PreTokenizerRule((_PORO,))),
