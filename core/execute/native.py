@@ -131,6 +131,12 @@ class NativeExecutor:
         data = np.frombuffer(self._ffi.buffer(c.data, c.slot_floats * c.n_slots * 4), np.float32)
         return data.reshape(c.n_slots, *self.plan.layout.states[index].shape)
 
+    def raw(self, view: View, n_rows: int) -> np.ndarray:
+        """Return the bytes of a view's rows, (n_rows, row_bytes) uint8, writable; for int8 activations."""
+        base = self._lib.ggfw_executor_arena(self._executor) + view.buffer.offset
+        data = np.frombuffer(self._ffi.buffer(base, n_rows * view.buffer.row_bytes), np.uint8)
+        return data.reshape(n_rows, view.buffer.row_bytes)
+
     def array(self, view: View, n_rows: int) -> np.ndarray:
         """Return rows of a float32 or int32 view of the arena, (n_rows, width); valid until the next step."""
         base = self._lib.ggfw_executor_arena(self._executor) + view.buffer.offset
@@ -166,19 +172,27 @@ class NativeExecutor:
         """Run one step (see :class:`~ggfw.execute.batch.Executor`)."""
         segments = batch.segments
         order = sorted(segments, key=_is_prompt) if len(segments) > 1 else segments
-        n_rows, n_outputs = self._fill(order, batch.wants)
+        n_outputs = self._fill(order, batch.wants)
         for first, last, python in self._ranges:
-            status = self._lib.ggfw_executor_run(self._executor, self._batch, first, last)
-            if status:
-                raise self._failure(status, n_rows)
+            self.run_steps(first, last)
             if python is not None:
                 python(self, order)
         for segment in order:
             segment.sequence.advance(len(segment.tokens))
         return self._result(segments, order, n_outputs, batch.wants)
 
-    def _fill(self, order: list[Segment], wants: Wants) -> tuple[int, int]:
-        """Write the control arrays; returns (rows, output rows)."""
+    def prepare(self, batch: Batch) -> None:
+        """Write the control arrays for a batch without running it; for :meth:`run_steps`."""
+        self._fill(batch.segments, batch.wants)
+
+    def run_steps(self, first: int, last: int) -> None:
+        """Run native steps ``first`` to ``last - 1`` for the prepared batch; sequences do not advance (verify)."""
+        status = self._lib.ggfw_executor_run(self._executor, self._batch, first, last)
+        if status:
+            raise self._failure(status, self._batch.n_rows)
+
+    def _fill(self, order: list[Segment], wants: Wants) -> int:
+        """Write the control arrays; returns the number of output rows."""
         total = sum(len(s.tokens) for s in order)
         if total > self.max_rows:
             raise InvalidRequest(
@@ -224,7 +238,7 @@ class NativeExecutor:
             c.tokens, c.embeddings = self._ffi.NULL, self._ffi.from_buffer("float *", self._embeddings)
         c.n_rows, c.n_decode_rows, c.n_segments = row, n_decode_rows, len(order)
         c.n_outputs, c.n_decode_outputs, c.wants = output, n_decode_outputs, int(wants)
-        return row, output
+        return output
 
     def _fill_pages(self, order: list[Segment]) -> None:
         """Write the page tables, unless they are those of the step before."""
