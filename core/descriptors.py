@@ -122,7 +122,7 @@ class KernelBackend(Descriptor):
         library: returns the path of the library; called only when the backend is used.
         abi: the ``ggfw_kernels_abi()`` it was built for.
         executor: returns the path of an executor library, for the one package that ships it.
-        header: returns the path of the public C header the executor was built with.
+        bindings: returns the path of the generated cffi module (``ffi``) of the headers the executor was built with.
     """
 
     kind: ClassVar[str] = "kernel_backends"
@@ -131,7 +131,7 @@ class KernelBackend(Descriptor):
     library: str | Callable[[], str]
     abi: int = 1
     executor: str | Callable[[], str] | None = None
-    header: str | Callable[[], str] | None = None
+    bindings: str | Callable[[], str] | None = None
 
     def problems(self) -> list[str]:
         return super().problems() + _target_problems("probe", self.probe) + _target_problems("library", self.library)

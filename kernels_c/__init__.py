@@ -12,7 +12,7 @@ from functools import cache
 
 from ggfw.errors import BackendError
 
-__all__ = ["executor_path", "get_include", "header_path", "library_path", "usable"]
+__all__ = ["bindings_path", "executor_path", "get_include", "library_path", "usable"]
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _SUFFIX = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
@@ -26,9 +26,19 @@ def get_include() -> str:
     return os.path.join(_HERE, "include")
 
 
-def header_path() -> str:
-    """Return the path of ``ggfw_kernels.h``, whose marked part is read by cffi."""
-    return os.path.join(get_include(), "ggfw_kernels.h")
+def bindings_path() -> str:
+    """Return the path of ``ggfw_abi.py``, the generated declarations of the C contract.
+
+    Raises:
+        BackendError: it has not been generated.
+    """
+    path = os.path.join(_HERE, "lib", "ggfw_abi.py")
+    if not os.path.exists(path):
+        raise BackendError(
+            "the generated module ggfw_abi.py is missing; install ggfw anew with a C compiler, "
+            "or run `python kernels_c/build.py` in a checkout"
+        )
+    return path
 
 
 def built(name: str) -> bool:

@@ -185,7 +185,22 @@ def build(
             if _link(link, version, [path for path, _ in results], library, objects / f"{stem}.json", target):
                 notice(f"built {_short(library)}")
             done.append(library)
+        if "executor" in work and _bindings(libraries):
+            notice(f"wrote {_short(libraries / 'ggfw_abi.py')}")
     return done
+
+
+def _bindings(libraries: Path) -> bool:
+    """Generate the Python declarations of the C contract beside the libraries."""
+    sys.path.insert(0, str(HERE))
+    try:
+        from bindings import write_bindings
+    finally:
+        sys.path.remove(str(HERE))
+    try:
+        return write_bindings(INCLUDE, libraries)
+    except ImportError as exc:
+        raise BuildError("cffi is needed to write ggfw_abi.py; install it (pip install cffi)") from exc
 
 
 def check_compiler(command: Sequence[str], target: Target) -> str:

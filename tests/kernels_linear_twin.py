@@ -63,7 +63,7 @@ def _path(name: str) -> str:
 @cache
 def ffi() -> FFI:
     """The declarations of ``ggfw_kernels.h``."""
-    text = Path(kernels_c.header_path()).read_text()
+    text = Path(kernels_c.get_include(), "ggfw_kernels.h").read_text()
     made = FFI()
     made.cdef(text.split("/* cffi: begin */")[1].split("/* cffi: end */")[0])
     return made
@@ -168,7 +168,7 @@ def error(got: NDArray[Any], want: NDArray[Any], size: NDArray[Any] | None = Non
     return float(np.linalg.norm(got - want) / max(np.linalg.norm(want if size is None else size), 1e-300))
 
 
-# ---- driver ------------------------------------------------------------------------------------------------------------
+# ---- driver ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass

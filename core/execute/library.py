@@ -1,7 +1,7 @@
 """The native libraries: opened once per process by cffi in ABI mode, after their ABI numbers were checked.
 
-The C declarations come from the installed headers. Where the build left a generated binding module beside the
-libraries (``ggfw_abi.py``), it is used, because parsing headers takes longer than everything else at start-up.
+The C declarations come from a module that the build generated from the headers, because parsing headers would take
+longer than everything else at start-up.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import importlib.util
 import threading
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from ggfw.descriptors import KernelBackend, resolve
@@ -21,20 +20,7 @@ from ggfw.registry import Registry, default_registry
 #: The ABI this core speaks (GGFW_KERNELS_ABI).
 KERNELS_ABI = 1
 
-#: Headers whose marked parts make up the declarations, in this order.
-HEADERS = ("ggfw_kernels.h", "ggfw_sampler.h", "ggfw_executor.h")
-
 _lock = threading.Lock()
-
-
-def declarations(include: Path) -> str:
-    """Return the C declarations of the installed headers, for ``ffi.cdef``."""
-    parts = []
-    for name in HEADERS:
-        text = (include / name).read_text(encoding="utf-8")
-        begin, end = text.index("/* cffi: begin */"), text.index("/* cffi: end */")
-        parts.append(text[begin:end])
-    return "\n".join(parts)
 
 
 @dataclass(frozen=True)
@@ -60,20 +46,12 @@ class KernelLibrary:
 
 
 @cache
-def _open_executor(path: str, header: str) -> Native:
-    include = Path(header).parent
-    bindings = Path(path).with_name("ggfw_abi.py")
-    if bindings.exists():
-        spec = importlib.util.spec_from_file_location("ggfw_abi", bindings)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        ffi = module.ffi
-    else:
-        from cffi import FFI
-
-        ffi = FFI()
-        ffi.cdef(declarations(include))
+def _open_executor(path: str, bindings: str) -> Native:
+    spec = importlib.util.spec_from_file_location("ggfw_abi", bindings)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    ffi = module.ffi
     lib = _dlopen(ffi, path)
     found = lib.ggfw_executor_abi()
     if found != KERNELS_ABI:
@@ -98,9 +76,9 @@ def native(registry: Registry | None = None) -> Native:
     """
     registry = registry or default_registry()
     for descriptor in registry.backends():
-        if descriptor.executor is not None and descriptor.header is not None:
+        if descriptor.executor is not None and descriptor.bindings is not None:
             with _lock:
-                return _open_executor(resolve(descriptor.executor)(), resolve(descriptor.header)())
+                return _open_executor(resolve(descriptor.executor)(), resolve(descriptor.bindings)())
     raise BackendError("no kernel backend brings the executor library; reinstall ggfw")
 
 

@@ -28,7 +28,7 @@ def ggfw_register_kernel_backends() -> Iterable[KernelBackend]:
             probe=_probe,
             library=_library,
             executor=kernels_c.executor_path,
-            header=kernels_c.header_path,
+            bindings=kernels_c.bindings_path,
             abi=kernels_c.ABI,
             summary="plain C for every processor",
         )
