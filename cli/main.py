@@ -1,0 +1,142 @@
+"""``ggfw``: the group of all verbs, loaded one at a time, and the one place where errors become exit codes.
+
+Exit codes: 0 done, 1 failed (one line on stderr, never a traceback), 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+import click
+
+from ggfw.cli import terminal
+from ggfw.errors import GgfwError
+
+#: Verb -> (module of this package, what ``--help`` says). The command has the verb's name, with an underscore in
+#: front where that is a word of Python; so ``ggfw --help`` imports none of them.
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("run", "Let a model answer one prompt."),
+    "plugins": ("plugins", "List, show and check plugins."),
+}
+
+
+class VerbGroup(click.Group):
+    """The verbs of :data:`VERBS`, each imported when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in the order of the table."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a verb; None when there is none of that name."""
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = getattr(import_module(f"ggfw.cli.{VERBS[cmd_name][0]}"), f"{cmd_name}_verb")
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """As click does it, but an unknown verb gets the near ones named."""
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            near = get_close_matches(args[0], VERBS, n=2)
+            hint = f"; did you mean {' or '.join(near)}?" if near else f"; known: {', '.join(VERBS)}"
+            raise click.UsageError(f"there is no verb {args[0]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of verbs from the table."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("ggfw")
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"ggfw {_version()}")
+        ctx.exit()
+
+
+@click.group(
+    cls=VerbGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Every long option is also an environment variable (--top-k: GGFW_TOP_K) and a key of the "
+    "configuration file (top-k); an option wins over a variable, a variable over the file, the file over "
+    "what a model file recommends.",
+)
+@click.option(
+    "--config",
+    metavar="FILE",
+    envvar="GGFW_CONFIG",
+    help="Configuration file in TOML; default: config.toml in the user's folder for ggfw.",
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
+@click.pass_context
+def cli(ctx: click.Context, config: str | None) -> None:
+    """Run GGUF language models on ordinary CPUs."""
+    ctx.obj = {"config": config}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; the entry point of the ``ggfw`` script.
+
+    Args:
+        argv: arguments without the program's name; None = those of the process.
+    """
+    terminal.prepare()
+    try:
+        code = cli.main(args=None if argv is None else list(argv), prog_name="ggfw", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as exc:
+        return exc.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        terminal.end_line()
+        return 130
+    except click.UsageError as exc:
+        verb = exc.ctx.command_path if exc.ctx is not None else "ggfw"
+        terminal.error(f"{_sentence(exc.format_message())} (see {verb} --help)")
+        return 2
+    except click.ClickException as exc:
+        terminal.error(exc.format_message())
+        return exc.exit_code
+    except BrokenPipeError:
+        # The reader has gone (`| head`): what Python still holds must not be written when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as exc:
+        if os.environ.get("GGFW_TRACEBACK"):
+            raise
+        terminal.error(_explain(exc))
+        return 1
+
+
+def _sentence(text: str) -> str:
+    """click's messages without the full stop that would stand before our hint."""
+    return text.rstrip().removesuffix(".")
+
+
+def _explain(exc: Exception) -> str:
+    """One sentence for an exception."""
+    if isinstance(exc, GgfwError):
+        return str(exc)
+    if isinstance(exc, MemoryError):
+        return "memory is short; choose a smaller model or a smaller --ctx"
+    if isinstance(exc, OSError) and exc.filename is not None and exc.strerror:
+        return f"{os.fsdecode(exc.filename)}: {exc.strerror}"
+    return (
+        f"unexpected {type(exc).__name__}: {exc}; this is a defect in ggfw or in a plugin "
+        "(GGFW_TRACEBACK=1 shows where)"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""``ggfw plugins list|show|check``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ggfw.cli import terminal
+from ggfw.cli.settings import setting, verb
+from ggfw.descriptors import KINDS, Descriptor
+from ggfw.errors import GgfwError, PluginError
+
+if TYPE_CHECKING:
+    from ggfw.registry import Registry, Row
+
+_COLUMNS = ("kind", "name", "version", "distribution", "state", "reason")
+_BROKEN = ("failed", "incompatible")
+
+
+def _registry() -> Registry:
+    """All plugins. Strictness is this verb's own affair: a list has to show what is broken, not die of it."""
+    from ggfw.registry import Registry
+
+    return Registry.load(environ={k: v for k, v in os.environ.items() if k != "GGFW_STRICT_PLUGINS"})
+
+
+@click.group("plugins")
+def plugins_verb() -> None:
+    """List, show and check plugins."""
+
+
+@verb("list")
+@setting("--kind", type=click.Choice([*KINDS, "plugin"]), help="Only rows of this kind.")
+@setting("--strict", is_flag=True, help="Exit with 1 when any plugin is broken, not only a built-in one.")
+@setting("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_verb(kind: str | None, strict: bool, as_json: bool) -> int:
+    """List everything that plugins offer, and the plugins that could not be used.
+
+    Exits with 1 when a built-in plugin is broken.
+    """
+    rows = _registry().rows()
+    shown = [row for row in rows if kind is None or row.kind == kind]
+    if as_json:
+        terminal.print_json([{name: getattr(row, name) for name in _COLUMNS} for row in shown])
+    else:
+        terminal.print_table(
+            list(_COLUMNS),
+            [[row.kind, row.name, row.version, row.distribution, row.state, _why(row)] for row in shown],
+        )
+    strict = strict or os.environ.get("GGFW_STRICT_PLUGINS", "") not in ("", "0")
+    return int(any(row.state in _BROKEN and (strict or row.distribution == "ggfw") for row in rows))
+
+
+def _why(row: Row) -> str:
+    """The reason with its stage; for a sound plugin, what it says about itself."""
+    if not row.reason:
+        return row.summary
+    return f"{row.stage}: {row.reason}" if row.stage else row.reason
+
+
+def _named(registry: Registry, name: str) -> list[tuple[Row, Descriptor | None]]:
+    """Rows of a descriptor, a plugin or a distribution, with the descriptors behind the usable ones."""
+    found: list[tuple[Row, Descriptor | None]] = []
+    for row in registry.rows():
+        if name in (row.name, f"{row.kind}.{row.name}", row.plugin, row.distribution):
+            offered = getattr(registry, row.kind, {}) if row.state in ("ok", "available") else {}
+            found.append((row, offered.get(row.name)))
+    if not found:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, {row.name for row in registry.rows()}, n=3)
+        hint = f"near: {', '.join(near)}" if near else "ggfw plugins list shows all"
+        raise PluginError(f"there is no plugin, descriptor or distribution {name!r}; {hint}")
+    return found
+
+
+@verb("show")
+@click.argument("name")
+@setting("--json", "as_json", is_flag=True, help="Print JSON.")
+def show_verb(name: str, as_json: bool) -> None:
+    """Show what the plugin, descriptor or distribution NAME offers, field by field."""
+    out: list[dict[str, Any]] = []
+    for row, descriptor in _named(_registry(), name):
+        record: dict[str, Any] = {column: getattr(row, column) for column in _COLUMNS}
+        record["plugin"], record["stage"] = row.plugin, row.stage
+        if descriptor is not None:
+            record["fields"] = {f.name: _plain(getattr(descriptor, f.name)) for f in fields(descriptor)}
+        out.append(record)
+    if as_json:
+        terminal.print_json(out)
+        return
+    for record in out:
+        click.echo(f"{record['kind']}.{record['name']}: {record['state']}")
+        extra = record.pop("fields", {})
+        for key, value in {**record, **extra}.items():
+            if key not in ("kind", "name", "state") and value not in ("", None):
+                click.echo(f"  {key:13} {value}")
+
+
+def _plain(value: Any) -> Any:
+    if callable(value):
+        return f"{value.__module__}:{value.__qualname__}"
+    return list(value) if isinstance(value, tuple) else dict(value) if hasattr(value, "keys") else value
+
+
+@verb("check")
+@click.argument("name")
+@setting("--json", "as_json", is_flag=True, help="Print JSON.")
+def check_verb(name: str, as_json: bool) -> int:
+    """Run the conformance checks over what the plugin, descriptor or distribution NAME offers.
+
+    Exits with 1 when a check fails.
+    """
+    results = []
+    for row, descriptor in _named(_registry(), name):
+        if row.state == "available":
+            state, reason = "skipped", row.reason
+        elif descriptor is None:
+            state, reason = "failed", f"{row.state}: {row.reason}"
+        else:
+            reason = _check(descriptor)
+            state = "failed" if reason else "ok"
+        results.append({"kind": row.kind, "name": row.name, "state": state, "reason": reason})
+    if as_json:
+        terminal.print_json(results)
+    else:
+        terminal.print_table(["kind", "name", "state", "reason"], [list(result.values()) for result in results])
+    return int(any(result["state"] == "failed" for result in results))
+
+
+def _check(descriptor: Descriptor) -> str:
+    """What is wrong with a descriptor; empty when all is well."""
+    from ggfw import testing
+    from ggfw.descriptors import resolve
+
+    # architectures -> check_architecture; a kind without checks of its own must at least load.
+    check = getattr(testing, f"check_{descriptor.kind.removesuffix('s')}", None)
+    try:
+        if check is not None:
+            check(descriptor)
+        else:
+            if problems := descriptor.problems():
+                return "; ".join(problems)
+            resolve(getattr(descriptor, "load"))  # noqa: B009 -- not a field of the base class
+    except (AssertionError, GgfwError) as exc:
+        return " ".join(str(exc).split())
+    except Exception as exc:
+        return f"{type(exc).__name__}: {exc}"
+    return ""
+
+
+for _command in (list_verb, show_verb, check_verb):
+    plugins_verb.add_command(_command)

@@ -1,0 +1,154 @@
+"""Options that are also environment variables and keys of the configuration file, in this order of precedence.
+
+``--top-k 5`` is also ``GGFW_TOP_K=5`` and, in the file, ``top-k = 5``: at the top for every verb that has the option, or
+in a table named for one verb. A key that no verb knows is an error, so that a misspelt one is not silently lost.
+"""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from ggfw.errors import InvalidRequest
+
+__all__ = ["Setting", "Verb", "config_path", "read_config", "setting", "verb"]
+
+
+class Setting(click.Option):
+    """An option that is also ``GGFW_NAME`` for each of its long names, and a key of the configuration file."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("show_default", False)
+        super().__init__(*args, **kwargs)
+        self.keys = [name[2:] for name in self.opts if name.startswith("--")]
+        self.envvar = [f"GGFW_{key.upper().replace('-', '_')}" for key in self.keys]
+
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        """Return the variable's value; for an option that may be repeated, the whole value is one of them."""
+        value = self.resolve_envvar_value(ctx)
+        return (value,) if value is not None and self.multiple else super().value_from_envvar(ctx)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Name what the bad value came from: option, variable or file."""
+        source = ctx.get_parameter_source(self.name) if ctx is not None and self.name else None
+        if ctx is not None and source is ParameterSource.ENVIRONMENT:
+            return next((name for name in self.envvar or () if os.environ.get(name)), self.opts[0])
+        if source is ParameterSource.DEFAULT_MAP:
+            return f"{self.keys[0]} in the configuration file"
+        return super().get_error_hint(ctx)
+
+
+def setting(*names: str, **kwargs: Any) -> Any:
+    """Decorate a verb with a :class:`Setting`; arguments as for ``click.option``."""
+    return click.option(*names, cls=Setting, **kwargs)
+
+
+class Verb(click.Command):
+    """A command whose options take defaults from the configuration file."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the configuration file (if there is one) before the options are looked at."""
+        root = parent.find_root() if parent is not None else None
+        chosen = (root.obj or {}).get("config") if root is not None else None
+        config = read_config(chosen)
+        if config:
+            extra["default_map"] = self._defaults(config, info_name or "")
+        return super().make_context(info_name, args, parent=parent, **extra)
+
+    def _defaults(self, config: dict[str, Any], verb_name: str) -> dict[str, Any]:
+        own = config.get(verb_name)
+        found: dict[str, Any] = {}
+        for values in (config, own if isinstance(own, dict) else {}):
+            for param in self.params:
+                if not isinstance(param, Setting) or param.name is None:
+                    continue
+                for key in param.keys:
+                    for spelling in (key, key.replace("-", "_")):
+                        if spelling in values:
+                            value = values[spelling]
+                            several = param.multiple and not isinstance(value, list)
+                            found[param.name] = [value] if several else value
+        return found
+
+
+def verb(name: str, **kwargs: Any) -> Any:
+    """Decorate a function as the :class:`Verb` ``name``."""
+    return click.command(name, cls=Verb, **kwargs)
+
+
+def config_path(chosen: str | None = None) -> Path:
+    """Return the configuration file's path: the chosen one, else ``config.toml`` in the user's folder for ggfw."""
+    if chosen:
+        return Path(chosen).expanduser()
+    from platformdirs import user_config_path
+
+    return user_config_path("ggfw", appauthor=False) / "config.toml"
+
+
+def read_config(chosen: str | None = None) -> dict[str, Any]:
+    """Read and check the configuration file; empty when there is none and none was asked for.
+
+    Raises:
+        InvalidRequest: a chosen file is missing, the file is no TOML, or it has a key that no verb knows.
+    """
+    path = config_path(chosen)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if chosen:
+            raise InvalidRequest(f"there is no configuration file {path}", "config") from None
+        return {}
+    except (OSError, UnicodeDecodeError) as exc:
+        raise InvalidRequest(f"the configuration file {path} cannot be read: {exc}", "config") from exc
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib  # type: ignore[import-not-found,no-redef]
+    try:
+        config: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as exc:
+        raise InvalidRequest(f"the configuration file {path} is not TOML: {exc}", "config") from exc
+    if config:
+        _check_keys(config, path)
+    return config
+
+
+def _check_keys(config: dict[str, Any], path: Path) -> None:
+    by_verb = _known_keys()
+    every = set().union(*by_verb.values())
+    for key, value in config.items():
+        if isinstance(value, dict):
+            if key not in by_verb:
+                raise InvalidRequest(_unknown("table", key, by_verb, path), "config")
+            for inner in value:
+                if inner.replace("_", "-") not in by_verb[key]:
+                    raise InvalidRequest(_unknown(f"key of [{key}]", inner, by_verb[key], path), "config")
+        elif key.replace("_", "-") not in every:
+            raise InvalidRequest(_unknown("key", key, every, path), "config")
+
+
+def _unknown(what: str, name: str, known: Any, path: Path) -> str:
+    near = get_close_matches(name.replace("_", "-"), known, n=2)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; remove it (ggfw VERB --help lists the options)"
+    return f"unknown {what} {name!r} in the configuration file {path}{hint}"
+
+
+def _known_keys() -> dict[str, set[str]]:
+    """Long option names by verb. Imports all verbs, which is cheap: their modules import nothing heavy."""
+    from ggfw.cli.main import VERBS, cli
+
+    def keys(command: click.Command) -> set[str]:
+        found = {key for param in command.params if isinstance(param, Setting) for key in param.keys}
+        for child in getattr(command, "commands", {}).values():
+            found |= keys(child)
+        return found
+
+    context = click.Context(cli)
+    return {name: keys(command) for name in VERBS if (command := cli.get_command(context, name)) is not None}

@@ -1,0 +1,75 @@
+"""What is written where: answers to stdout, everything else to stderr, all of it UTF-8."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, TextIO
+
+__all__ = ["end_line", "error", "interactive", "is_terminal", "prepare", "print_json", "print_table", "say", "write"]
+
+
+def prepare() -> None:
+    """Make stdout and stderr UTF-8 whatever the locale says (``LANG=C``), and never fail over a character."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+
+
+def say(message: str) -> None:
+    """Write a line to stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def error(message: str) -> None:
+    """Write ``ggfw: error: message`` to stderr, as one line."""
+    sys.stdout.flush()
+    say(f"ggfw: error: {' '.join(message.split())}")
+
+
+def end_line() -> None:
+    """End the line on which ``^C`` was shown."""
+    if is_terminal(sys.stderr):
+        say("")
+
+
+def write(text: str) -> None:
+    """Write a piece of an answer to stdout and let it go at once, also into a pipe."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal; False for one that is closed or absent."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def interactive() -> bool:
+    """Whether a person can be asked: stdin and stderr are terminals."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stderr)
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether to use colour: a terminal, and no ``NO_COLOR``."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, indented; characters stay characters."""
+    import json
+
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    """Print rows in aligned columns under capital headings; the last column is not padded."""
+    table = [[name.upper().replace("_", " ") for name in columns], *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(columns))]
+    for row in table:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        print("  ".join(cells).rstrip())
