@@ -1,14 +1,14 @@
-"""Long byte-level texts: the ``tokenizers`` library, which merges in native code and lets other threads run meanwhile.
+"""Long byte-level texts: the ``tokenizers`` library, which merges in native code and lets other threads run.
 
-It is built on the first long text, because building costs up to half a second for the largest vocabularies
-while ``merging`` needs none of it. Both give the same ids; where a vocabulary has content that the library
-would treat otherwise (merges that lead nowhere, bytes that are no tokens), this engine declines and the other
-one does all the work.
+It is built on the first long text, because building costs up to half a second for the largest vocabularies while
+``merging`` needs none of it; short texts are no slower there. Both give the same ids. What the library would treat
+otherwise (characters that are no tokens, merges to texts that are none) is given to it as stand-in tokens, whose ids
+are replaced afterwards by what ``merging`` makes of such a symbol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ggfw.tokenizer.byte_level import BYTE_TO_CHAR
@@ -25,16 +25,46 @@ class BulkEncoder:
         rule: the pre-tokenizer; byte-level.
         ranks: rank of each merge by its stored text.
         splitter: the rule's patterns.
+        fallback: ids of a symbol that is no token.
     """
 
     def __init__(
-        self, vocab: Vocabulary, rule: PreTokenizerRule, ranks: Mapping[str, int], splitter: Splitter
+        self,
+        vocab: Vocabulary,
+        rule: PreTokenizerRule,
+        ranks: Mapping[str, int],
+        splitter: Splitter,
+        fallback: Callable[[str], list[int]],
     ) -> None:
-        self._engine = _build(vocab, rule, ranks, splitter)
+        self._count = len(vocab)
+        self._stand_ins: list[list[int]] = []  # ids for n_vocab, n_vocab + 1, ...
+        texts = {text: i for text, i in vocab.index.items() if i not in vocab.not_text}
+
+        def ensure(symbol: str) -> None:
+            if symbol not in texts:
+                texts[symbol] = self._count + len(self._stand_ins)
+                self._stand_ins.append(fallback(symbol))
+
+        for char in BYTE_TO_CHAR:
+            ensure(char)
+        merges: list[tuple[str, str]] = []
+        for stored in sorted(ranks, key=ranks.__getitem__):
+            cut = stored.find(" ", 1)
+            if cut > 0:
+                merges.append((stored[:cut], stored[cut + 1 :]))
+        for left, right in merges:
+            ensure(left)
+            ensure(right)
+            ensure(left + right)
+        # A whole piece may be a stand-in only if merging would get there, which ignore_merges does not ask.
+        certain = not rule.ignore_merges or all(
+            len(text) == 1 for text, i in texts.items() if i >= self._count
+        )
+        self._engine = _build(texts, merges, rule, splitter) if certain else None
 
     @property
     def usable(self) -> bool:
-        """Whether this vocabulary's ids are certain to be the same as those of ``merging``."""
+        """Whether the ids are certain to be those of ``merging``."""
         return self._engine is not None
 
     def encode(self, text: str) -> list[int] | None:
@@ -47,23 +77,20 @@ class BulkEncoder:
         except (TypeError, UnicodeEncodeError):  # lone surrogates
             return None
         ids: list[int] = encoding.ids
-        return ids
+        if not self._stand_ins or max(ids, default=0) < self._count:
+            return ids
+        out: list[int] = []
+        for i in ids:
+            if i < self._count:
+                out.append(i)
+            else:
+                out += self._stand_ins[i - self._count]
+        return out
 
 
 def _build(
-    vocab: Vocabulary, rule: PreTokenizerRule, ranks: Mapping[str, int], splitter: Splitter
-) -> Any | None:
-    not_text = vocab.not_text
-    texts = {text: i for text, i in vocab.index.items() if i not in not_text}
-    if not all(c in texts for c in BYTE_TO_CHAR):
-        return None
-    merges: list[tuple[str, str]] = []
-    for stored in sorted(ranks, key=ranks.__getitem__):
-        left, _, right = stored[1:].partition(" ")
-        left = stored[0] + left
-        if left not in texts or right not in texts or left + right not in texts:
-            return None
-        merges.append((left, right))
+    texts: dict[str, int], merges: list[tuple[str, str]], rule: PreTokenizerRule, splitter: Splitter
+) -> Any:
     from tokenizers import Tokenizer
     from tokenizers.models import BPE
     from tokenizers.pre_tokenizers import ByteLevel

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -19,11 +18,9 @@ from ggfw.tokenizer.byte_level import byte_of_token, byte_token, from_byte_alpha
 from ggfw.tokenizer.encoder import Encoder
 from ggfw.tokenizer.merging import NO_MERGE, merge_pairs
 from ggfw.tokenizer.pretokenizers import PreTokenizerRule
-from ggfw.tokenizer.spaces import SPACE, WHITE_SPACE, cut_before_spaces, lower_simple
+from ggfw.tokenizer.spaces import SPACE, WHITE_SPACE, SpaceCutter, lower_simple
 from ggfw.tokenizer.splitter import Splitter
 from ggfw.tokenizer.vocabulary import Vocabulary, text_array
-
-BULK_FROM = 32_768  # characters from which the native engine pays for being built (0.1 to 0.5 s, once)
 
 
 class BytePairEncoder(Encoder):
@@ -34,9 +31,15 @@ class BytePairEncoder(Encoder):
         rule: the pre-tokenizer.
         metadata: of the GGUF file, for the merges.
 
+    Attributes:
+        bulk_from: texts of so many characters go to the native engine (``bulk``), which frees other threads meanwhile
+            but takes 0.1 to 0.5 s to build, once.
+
     Raises:
         ModelFileError: the file has no merges.
     """
+
+    bulk_from: int = 32_768
 
     def __init__(self, vocab: Vocabulary, rule: PreTokenizerRule, metadata: Mapping[str, Any]) -> None:
         super().__init__(vocab)
@@ -48,6 +51,7 @@ class BytePairEncoder(Encoder):
         self._ranks = dict(zip(merges, range(len(merges)), strict=True))
         if len(self._ranks) != len(merges):  # of equal merges the first counts
             self._ranks = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
+        self._cutter = SpaceCutter(self._spanned)
         self._splitter = Splitter(rule.patterns)
         self._bulk: BulkEncoder | None = None
         self._bulk_lock = Lock()
@@ -56,7 +60,7 @@ class BytePairEncoder(Encoder):
         return self._ranks.get(f"{left} {right}", NO_MERGE)
 
     def encode(self, text: str, *, at_start: bool) -> list[int]:
-        if len(text) >= BULK_FROM and self.rule.byte_level:
+        if len(text) >= self.bulk_from and self.rule.byte_level:
             ids = self.bulk.encode(text)
             if ids is not None:
                 return ids
@@ -67,7 +71,7 @@ class BytePairEncoder(Encoder):
         """The native engine for long texts, built on first use."""
         with self._bulk_lock:
             if self._bulk is None:
-                self._bulk = BulkEncoder(self.vocab, self.rule, self._ranks, self._splitter)
+                self._bulk = BulkEncoder(self.vocab, self.rule, self._ranks, self._splitter, self._fallback)
             return self._bulk
 
     def split(self, text: str) -> list[str]:
@@ -79,11 +83,11 @@ class BytePairEncoder(Encoder):
         if not self.rule.escape_spaces:
             return pieces
         # Lines are long; cut them further where no merge can cross, as for SentencePiece vocabularies.
-        return [part for piece in pieces for part in self._cut.split(piece)]
+        return [part for piece in pieces for part in self._cutter.cut(piece)]
 
-    @cached_property
-    def _cut(self) -> re.Pattern[str]:
-        return cut_before_spaces(re.findall(f"([^{SPACE}\n]) {SPACE}", "\n".join(self._ranks)))
+    def _spanned(self) -> set[str]:
+        """Characters that some merge joins with a following U+2581."""
+        return set(re.findall(f"([^{SPACE}\n]) {SPACE}", "\n".join(self._ranks)))
 
     def _encode_piece(self, piece: str) -> list[int]:
         index, not_text = self.vocab.index, self.vocab.not_text

@@ -8,9 +8,6 @@ million possible merges would take a second to derive and to load.
 
 from __future__ import annotations
 
-import re
-from functools import cached_property
-
 import numpy as np
 
 from ggfw.tokenizer import attributes as attr
@@ -18,7 +15,7 @@ from ggfw.tokenizer.byte_level import byte_of_token, byte_token
 from ggfw.tokenizer.encoder import Encoder
 from ggfw.tokenizer.lenient import bytes_with_raw, raw_byte_text
 from ggfw.tokenizer.merging import NO_MERGE, merge_pairs
-from ggfw.tokenizer.spaces import SPACE, cut_before_spaces
+from ggfw.tokenizer.spaces import SPACE, SpaceCutter
 from ggfw.tokenizer.vocabulary import Vocabulary
 
 
@@ -38,6 +35,7 @@ class SentencePieceEncoder(Encoder):
         keys[(vocab.bits & (attr.SPECIAL | attr.BYTE)) != 0] = np.inf
         keys[np.isnan(keys)] = np.inf
         self._key_of_id = memoryview(keys)
+        self._cutter = SpaceCutter(self._spanned)
         self._bytes = [vocab.index.get(byte_token(b)) for b in range(256)]
 
     def _key(self, left: str, right: str) -> float:
@@ -52,14 +50,13 @@ class SentencePieceEncoder(Encoder):
 
     def split(self, text: str) -> list[str]:
         """Cut before spaces wherever no token could span the cut: this changes no id, but makes pieces short."""
-        return self._cut.split(text.replace(" ", SPACE))
+        return self._cutter.cut(text.replace(" ", SPACE))
 
-    @cached_property
-    def _cut(self) -> re.Pattern[str]:
-        # A merge across c|▁ makes a token with c▁ inside it.
+    def _spanned(self) -> set[str]:
+        """Characters that some token has before U+2581: a merge across c|▁ makes a token with c▁ inside it."""
         joined = np.frombuffer("\0".join(self.vocab.tokens).encode("utf-32-le", "surrogatepass"), np.uint32)
         before = joined[:-1][joined[1:] == ord(SPACE)]
-        return cut_before_spaces({chr(c) for c in set(before.tolist())} - {"\0"})
+        return {chr(c) for c in set(before.tolist())} - {"\0"}
 
     def _encode_piece(self, piece: str) -> list[int]:
         index, not_text = self.vocab.index, self.vocab.not_text

@@ -8,13 +8,12 @@ breaks a longer one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 Span = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class SpecialToken:
+class SpecialToken(NamedTuple):
     """One literally matched token: its id, text, whether it is a control token, and which white space it swallows."""
 
     id: int
@@ -39,10 +38,12 @@ class SpecialTable:
 
     def __init__(self, tokens: Sequence[SpecialToken]) -> None:
         def claims_before(token: SpecialToken) -> tuple[int, int]:
-            return -len(token.text.encode("utf-8", "surrogatepass")), token.id
+            text = token.text
+            size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+            return -size, token.id
 
         self._ordered = sorted((t for t in tokens if t.text), key=claims_before)
-        self._place = {t.text: n for n, t in reversed(list(enumerate(self._ordered)))}
+        self._place = {t.text: n for n, t in enumerate(self._ordered)}
         self._by_first: dict[str, list[int]] = {}
         for n, token in enumerate(self._ordered):
             self._by_first.setdefault(token.text[0], []).append(n)
