@@ -1,0 +1,64 @@
+"""Two real models: how far the quantised, native logits are from the float32 reference's, and its greedy answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggfw
+
+REAL = Path(__file__).parent / "data" / "real"
+
+#: A step whose two best logits are closer than this may go the other way.
+SMALL_MARGIN = 0.05
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(params=["smollm2", "gemma3"])
+def real(request: pytest.FixtureRequest) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]]:
+    path = request.getfixturevalue(f"{request.param}_path")
+    said = json.loads((REAL / f"{request.param}.json").read_text(encoding="utf-8"))
+    return path, said, dict(np.load(REAL / f"{request.param}.npz"))
+
+
+def coarse_kl(logits: np.ndarray, ids: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """KL of the split (the reference's 64 best, and the rest), per position, nats."""
+    x = logits.astype(np.float64)
+    x = x - x.max(-1, keepdims=True)
+    q = x - np.log(np.exp(x).sum(-1, keepdims=True))
+    q64 = np.take_along_axis(q, ids, axis=1)
+    p64 = reference.astype(np.float64)
+    p_rest = np.maximum(1 - np.exp(p64).sum(-1), 1e-12)
+    q_rest = np.maximum(1 - np.exp(q64).sum(-1), 1e-12)
+    return (np.exp(p64) * (p64 - q64)).sum(-1) + p_rest * np.log(p_rest / q_rest)
+
+
+def test_mean_coarse_kl_is_no_worse_than_llama_cpp(real: Any) -> None:
+    path, said, arrays = real
+    with ggfw.load(path, ctx=2048) as model:
+        begin, found = 0, []
+        for length in arrays["chunk_lengths"]:
+            rows = slice(begin, begin + int(length))
+            logits = model.logits([int(i) for i in arrays["tokens"][rows]])
+            found.append(coarse_kl(logits, arrays["top64_ids"][rows], arrays["top64_logprobs"][rows])[:-1])
+            begin = rows.stop
+    mean = float(np.concatenate(found).mean())
+    theirs = said["text"]["llama_cpp_on_quantised"]["default"]["mean_coarse_kl"]
+    print(f"mean_coarse_kl {mean:.6f}, llama.cpp {theirs:.6f}, ratio {mean / theirs:.3f}")
+    assert mean <= 1.05 * theirs
+
+
+def test_reference_backend_gives_the_greedy_answers(real: Any) -> None:
+    path, said, _ = real
+    with ggfw.load(path, ctx=256, backend="reference") as model:
+        for prompt in said["prompts"]:
+            got = model.greedy(prompt["ids"], 16)
+            for ours, theirs, margin in zip(got, prompt["tokens"], prompt["margin"], strict=False):
+                if ours != theirs:
+                    assert margin < SMALL_MARGIN, (prompt["text"], ours, theirs)
+                    break
