@@ -1,0 +1,148 @@
+"""ggfw runs GGUF language models on ordinary CPUs; everything model-specific in it is a plugin.
+
+>>> import ggfw
+>>> with ggfw.load("model.gguf") as model:          # doctest: +SKIP
+...     print(model.chat([ggfw.user("Hello!")]).text)
+...     for piece in model.stream("Once upon a time"):
+...         print(piece, end="")
+
+This module only re-exports; every name is loaded on first use, so that ``import ggfw`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
+    from ggfw.chat.messages import assistant, system, tool, user
+    from ggfw.engine import Engine
+    from ggfw.errors import (
+        AmbiguousModel,
+        BackendError,
+        ContextLengthExceeded,
+        DeadlineExceeded,
+        GenerationCanceled,
+        GenerationError,
+        GgfwError,
+        GGUFError,
+        GraphError,
+        InvalidRequest,
+        ModelFileError,
+        ModelNotFound,
+        NonFiniteLogits,
+        PluginError,
+        QueueFull,
+        TemplateError,
+        UnknownArchitecture,
+        UnknownPreTokenizer,
+        UnknownQuantFormat,
+        UnsupportedError,
+    )
+    from ggfw.gguf import GGUF, analyze
+    from ggfw.handle import Handle
+    from ggfw.library import Model, Stream, load
+    from ggfw.models import ModelEntry, discover_models, select_model, supports
+    from ggfw.request import Request
+    from ggfw.result import Result, Timings, ToolCall, Usage
+    from ggfw.sampling import Params
+
+_WHERE = {
+    "chat.deltas": ("Delta", "ReasoningDelta", "TextDelta", "ToolCallDelta"),
+    "chat.messages": ("assistant", "system", "tool", "user"),
+    "engine": ("Engine",),
+    "errors": (
+        "AmbiguousModel",
+        "BackendError",
+        "ContextLengthExceeded",
+        "DeadlineExceeded",
+        "GGUFError",
+        "GenerationCanceled",
+        "GenerationError",
+        "GgfwError",
+        "GraphError",
+        "InvalidRequest",
+        "ModelFileError",
+        "ModelNotFound",
+        "NonFiniteLogits",
+        "PluginError",
+        "QueueFull",
+        "TemplateError",
+        "UnknownArchitecture",
+        "UnknownPreTokenizer",
+        "UnknownQuantFormat",
+        "UnsupportedError",
+    ),
+    "gguf": ("GGUF", "analyze"),
+    "handle": ("Handle",),
+    "library": ("Model", "Stream", "load"),
+    "models": ("ModelEntry", "discover_models", "select_model", "supports"),
+    "request": ("Request",),
+    "result": ("Result", "Timings", "ToolCall", "Usage"),
+    "sampling": ("Params",),
+}
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
+
+__all__ = [
+    "GGUF",
+    "AmbiguousModel",
+    "BackendError",
+    "ContextLengthExceeded",
+    "DeadlineExceeded",
+    "Delta",
+    "Engine",
+    "GGUFError",
+    "GenerationCanceled",
+    "GenerationError",
+    "GgfwError",
+    "GraphError",
+    "Handle",
+    "InvalidRequest",
+    "Model",
+    "ModelEntry",
+    "ModelFileError",
+    "ModelNotFound",
+    "NonFiniteLogits",
+    "Params",
+    "PluginError",
+    "QueueFull",
+    "ReasoningDelta",
+    "Request",
+    "Result",
+    "Stream",
+    "TemplateError",
+    "TextDelta",
+    "Timings",
+    "ToolCall",
+    "ToolCallDelta",
+    "UnknownArchitecture",
+    "UnknownPreTokenizer",
+    "UnknownQuantFormat",
+    "UnsupportedError",
+    "Usage",
+    "analyze",
+    "assistant",
+    "discover_models",
+    "load",
+    "select_model",
+    "supports",
+    "system",
+    "tool",
+    "user",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("ggfw")
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -126,9 +126,11 @@ class Engine:
         """Requests in the queue."""
         return max(0, self._n_open - len(self.scheduler.running))
 
-    def close(self) -> None:
-        """Cancel everything and end the thread; idempotent."""
+    def close(self) -> bool:
+        """Cancel everything and end the thread; False if that had been done before."""
         with self._wake:
+            if self._stopping:
+                return False
             self._stopping = True
             thread = self._thread
             self._wake.notify()
@@ -136,6 +138,7 @@ class Engine:
             if self._in_step:
                 self._abort()
             thread.join()
+        return True
 
     # -- admission ------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Evaluating given tokens: logits of every position, hidden states, embeddings. Jobs for :meth:`ggfw.engine.Engine.run`."""
+"""Evaluating given tokens: logits of every position, hidden states, embeddings; jobs for ``Engine.run``."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def evaluate(
         InvalidRequest: an empty prompt, a bad id, or a chunk below 1.
         ContextLengthExceeded: a prompt is longer than the context.
     """
-    prompts = [[int(i) for i in ids] for ids in prompts]
-    for ids in prompts:
+    checked = [[int(i) for i in ids] for ids in prompts]
+    for ids in checked:
         _check(model, ids)
     if chunk is not None and chunk < 1:
         raise InvalidRequest(f"chunk must be at least 1, but is {chunk}", param="chunk")
     out: list[F32] = []
-    for group in [prompts] if together else [[ids] for ids in prompts]:
+    for group in [checked] if together else [[ids] for ids in checked]:
         out += yield from _evaluate_group(model, group, wants, chunk)
     return out
 

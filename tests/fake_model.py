@@ -95,7 +95,7 @@ class NativeSampler:
 
 
 class FakeExecutor:
-    """Answers by ``policy(tokens so far, length of the prompt) -> logits (n_vocab,)`` and checks what the contract promises.
+    """Answers by ``policy(tokens so far, length of the prompt) -> logits``; checks what the contract promises.
 
     Attributes:
         batches: per step [(tokens, n_outputs, prompt)] of every segment.

@@ -1,0 +1,157 @@
+"""Messages: builders for callers, and the one form that templates get."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ggfw.errors import InvalidRequest
+
+#: Roles that callers may write -> the role that templates know.
+ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+    "ipython": "tool",
+}
+
+#: Several text parts of one message are joined by this.
+PART_SEPARATOR = "\n"
+
+Message = dict[str, Any]
+
+
+def system(content: str) -> Message:
+    """Instructions that come before the conversation."""
+    return {"role": "system", "content": content}
+
+
+def user(content: str) -> Message:
+    """What the user says."""
+    return {"role": "user", "content": content}
+
+
+def assistant(
+    content: str = "", *, tool_calls: Sequence[Mapping[str, Any]] = (), reasoning: str = ""
+) -> Message:
+    """What the model said.
+
+    Args:
+        content: the answer.
+        tool_calls: ``{"name": …, "arguments": {…}}``, or OpenAI's form with ``function``; ``id`` is optional.
+        reasoning: its reasoning, for templates that want it back.
+    """
+    out: Message = {"role": "assistant", "content": content}
+    if tool_calls:
+        out["tool_calls"] = [dict(call) for call in tool_calls]
+    if reasoning:
+        out["reasoning_content"] = reasoning
+    return out
+
+
+def tool(content: str, *, call_id: str = "", name: str = "") -> Message:
+    """What a tool answered to the call ``call_id``."""
+    out: Message = {"role": "tool", "content": content}
+    if call_id:
+        out["tool_call_id"] = call_id
+    if name:
+        out["name"] = name
+    return out
+
+
+def normalise(messages: Any) -> list[Message]:
+    """Check messages and bring them into one form: known roles, content as one string, arguments as mappings.
+
+    Text parts are joined by a line break. Arguments that are a string are parsed; one that is not JSON is left as it
+    is. The input is not changed.
+
+    Raises:
+        InvalidRequest: not a non-empty list of messages, an unknown role, content that is not text.
+    """
+    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
+        raise InvalidRequest(f"messages must be a list, not {type(messages).__name__}", param="messages")
+    if not messages:
+        raise InvalidRequest("messages must not be empty; at least one message is needed", param="messages")
+    return [_message(m, f"messages[{n}]") for n, m in enumerate(messages)]
+
+
+def _message(message: Any, where: str) -> Message:
+    if not isinstance(message, Mapping):
+        raise InvalidRequest(f"{where} must be an object, not {type(message).__name__}", param=where)
+    given = message.get("role")
+    if given is None:
+        raise InvalidRequest(
+            f"{where} has no role; expected one of {', '.join(ROLES)}", param=f"{where}.role"
+        )
+    role = ROLES.get(given) if isinstance(given, str) else None
+    if role is None:
+        raise InvalidRequest(
+            f"{where}.role is {given!r}; expected one of {', '.join(ROLES)}", param=f"{where}.role"
+        )
+    out: Message = {k: v for k, v in message.items() if v is not None}
+    out["role"] = role
+    out["content"] = text_of(message.get("content"), f"{where}.content")
+    if out.get("tool_calls"):
+        out["tool_calls"] = [
+            _call(c, f"{where}.tool_calls[{n}]") for n, c in enumerate(_list(out["tool_calls"], where))
+        ]
+    else:
+        out.pop("tool_calls", None)  # templates ask "is defined": an empty list would count as calls
+    if message.get("content") is None and role != "assistant":
+        raise InvalidRequest(f"{where} has no content", param=f"{where}.content")
+    return out
+
+
+def _list(value: Any, where: str) -> Sequence[Any]:
+    if isinstance(value, list | tuple):
+        return value
+    raise InvalidRequest(f"{where}.tool_calls must be a list, not {value!r}", param=f"{where}.tool_calls")
+
+
+def text_of(content: Any, where: str = "content") -> str:
+    """The text of a message's content: a string, None, or a list of text parts.
+
+    Raises:
+        InvalidRequest: anything that is not text, e.g. an image.
+    """
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping) or not isinstance(content, Sequence):
+        raise InvalidRequest(f"{where} must be a string or a list of parts, not {content!r}", param=where)
+    texts: list[str] = []
+    for n, part in enumerate(content):
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        kind = part.get("type", "text") if isinstance(part, Mapping) else None
+        if kind not in ("text", "input_text", "output_text"):
+            raise InvalidRequest(
+                f"{where}[{n}] is of type {kind!r}; this model takes text only", param=f"{where}[{n}]"
+            )
+        if not isinstance(part.get("text"), str):
+            raise InvalidRequest(f"{where}[{n}] has no text", param=f"{where}[{n}].text")
+        texts.append(part["text"])
+    return PART_SEPARATOR.join(texts)
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise InvalidRequest(f"{where} has no function name", param=where)
+    arguments = function.get("arguments", {})
+    if isinstance(arguments, str):
+        try:
+            parsed = json.loads(arguments) if arguments.strip() else {}
+        except ValueError:
+            parsed = arguments
+        arguments = parsed if isinstance(parsed, dict) else arguments
+    out = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
+    if call.get("id"):
+        out["id"] = call["id"]
+    return out

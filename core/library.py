@@ -1,0 +1,467 @@
+"""The library's face: :func:`load` and :class:`Model`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggfw.chat.deltas import Delta, TextDelta
+from ggfw.chat.dialect import Dialect
+from ggfw.engine import Engine
+from ggfw.errors import InvalidRequest
+from ggfw.evaluate import POOLING, evaluate, greedy, pool
+from ggfw.execute.batch import Wants
+from ggfw.handle import Handle
+from ggfw.request import Request, new_id, resolve_params
+from ggfw.result import Result
+from ggfw.sampling import Constraint, Params
+
+if TYPE_CHECKING:
+    from ggfw.chat.template import ChatTemplate, Prompt
+    from ggfw.gguf import GGUF
+    from ggfw.model import LoadedModel
+    from ggfw.tokenizer import Tokenizer
+
+T = TypeVar("T")
+F32 = NDArray[np.float32]
+Messages = Sequence[Mapping[str, Any]]
+Log = Callable[[str, dict[str, Any]], None]
+
+
+def load(
+    source: str | os.PathLike[str] | bytes | GGUF,
+    *,
+    threads: int | None = None,
+    ctx: int | None = None,
+    kv_type: str | None = None,
+    backend: str | None = None,
+    n_parallel: int = 1,
+    max_queue: int = 64,
+    log: Any = None,
+    **options: Any,
+) -> Model:
+    """Load a model file and start its engine.
+
+    Args:
+        source: path of a GGUF file (any shard of a split set), its bytes, or an open :class:`ggfw.gguf.GGUF`.
+        threads: worker threads; None = usable physical cores.
+        ctx: positions per sequence; None = what the model was trained for.
+        kv_type: cache element type (f32, f16, bf16); None = the default for the file.
+        backend: kernel backend, or ``reference``; None = the best one here.
+        n_parallel: requests that may run at once.
+        max_queue: requests that may wait besides.
+        log: a structlog-like logger (``log.info(event, **fields)``) or a callable (event, fields); None = silence.
+        options: further options of :meth:`ggfw.model.LoadedModel.load`.
+
+    Raises:
+        ModelNotFound, ModelFileError, UnsupportedError, BackendError: with one sentence.
+    """
+    from ggfw.model import LoadedModel
+
+    loaded = LoadedModel.load(
+        source,
+        threads=threads,
+        ctx=ctx,
+        kv_type=kv_type,
+        backend=backend,
+        n_parallel=n_parallel,
+        log=as_log(log),
+        **options,
+    )
+    return Model(loaded, max_queue=max_queue)
+
+
+def as_log(log: Any) -> Log | None:
+    """Make a callable (event, fields) of a structlog-like logger, a standard logger, or such a callable."""
+    if log is None:
+        return None
+    info = getattr(log, "info", None)
+    if info is None:
+        return log  # type: ignore[no-any-return]
+    import logging
+
+    if isinstance(log, logging.Logger):
+        return lambda event, fields: log.info("%s %s", event, fields)
+    return lambda event, fields: info(event, **fields)
+
+
+class Model:
+    """A loaded model with its engine. Close it, or use it as a context manager. Safe in any thread.
+
+    Each generating method takes these keyword arguments besides its own: ``max_tokens`` (None or -1: to the end of the
+    context), ``stop`` (one or several strings), ``timeout`` (seconds), ``ignore_eos``, ``constraint``, and the fields of
+    :class:`ggfw.sampling.Params` (``temperature``, ``top_k``, ``seed`` …). What is not given, or None, comes from the
+    file's ``general.sampling.*``, then from llama.cpp's defaults. The async twins (``agenerate``, ``astream``, ``achat``,
+    ``achat_stream``, ``aembed``) take the same arguments; abandoning them cancels the request.
+
+    Args:
+        loaded: the loaded model; :meth:`close` closes it too.
+        max_queue: requests that may wait.
+    """
+
+    def __init__(self, loaded: LoadedModel, *, max_queue: int = 64) -> None:
+        self.loaded = loaded
+        self.engine = Engine(loaded, max_queue=max_queue)
+        self.defaults: Params = Params.from_metadata(loaded.gguf.metadata)
+
+    # -- what it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """``general.name`` of the file, else its file name."""
+        return self.loaded.name
+
+    @property
+    def gguf(self) -> GGUF:
+        """The open file."""
+        return self.loaded.gguf
+
+    @property
+    def hparams(self) -> Any:
+        """The architecture's hyperparameters."""
+        return self.loaded.hparams
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer."""
+        return self.loaded.tokenizer
+
+    @property
+    def n_ctx(self) -> int:
+        """Positions a sequence may have."""
+        return self.loaded.n_ctx
+
+    @cached_property
+    def info(self) -> dict[str, Any]:
+        """Facts for display: name, architecture, n_ctx, n_ctx_train, n_vocab, backend, sizes, template."""
+        gguf, loaded = self.loaded.gguf, self.loaded
+        return {
+            "name": self.name,
+            "architecture": gguf.architecture,
+            "path": None if gguf.path is None else str(gguf.path),
+            "size_bytes": gguf.n_bytes,
+            "n_params": sum(int(np.prod(t.shape)) for t in getattr(gguf, "tensors", {}).values()),
+            "n_ctx": loaded.n_ctx,
+            "n_ctx_train": gguf.arch_get("context_length"),
+            "n_vocab": loaded.n_vocab,
+            "n_parallel": self.engine.scheduler.n_parallel,
+            "backend": loaded.executor.name,
+            "chat_template": self.template.name,
+            "load_ms": loaded.load_ms,
+        }
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """The file's chat template, or the built-in one for its vocabulary."""
+        from ggfw.chat.template import ChatTemplate
+
+        return ChatTemplate.of(self.loaded.gguf.metadata, self.tokenizer)
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """How this family writes reasoning and calls."""
+        return Dialect()
+
+    # -- generating -----------------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] | None = None,
+        timeout: float | None = None,
+        ignore_eos: bool = False,
+        constraint: Constraint | None = None,
+        parse_special: bool = False,
+        special_tokens: bool = False,
+        id: str | None = None,
+        **sampling: Any,
+    ) -> Request:
+        """Build a request for a raw prompt.
+
+        Args:
+            prompt: text (BOS is added where the file asks for it) or token ids, taken as they are.
+            parse_special: recognise control tokens in the text; off, text stays text.
+            special_tokens: show control tokens in the answer.
+        """
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt, parse_special=parse_special)
+        else:
+            ids = [int(i) for i in prompt]
+        return Request(
+            ids,
+            resolve_params(self.defaults, sampling),
+            max_tokens=max_tokens,
+            stop=_stops(stop),
+            ignore_eos=ignore_eos,
+            constraint=constraint,
+            timeout=timeout,
+            special_tokens=special_tokens,
+            id=id or new_id(),
+        )
+
+    def chat_prompt(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        template_args: Mapping[str, Any] | None = None,
+    ) -> Prompt:
+        """Render a conversation; see :meth:`ggfw.chat.template.ChatTemplate.render`."""
+        given = self.dialect.template_arguments(dict(template_args or {}))
+        return self.template.render(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, **given
+        )
+
+    def chat_request(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_args: Mapping[str, Any] | None = None,
+        stop: str | Sequence[str] | None = None,
+        **more: Any,
+    ) -> Request:
+        """Build a request for a conversation: rendered by the chat template, encoded with message text as text only."""
+        prompt = self.chat_prompt(messages, tools=tools, template_args=template_args)
+        ids = self.tokenizer.encode_parts(prompt.parts)
+        dialect = self.dialect
+        stops = (*_stops(stop), *self.template.stops, *dialect.stops)
+        request = self.request(ids, stop=stops, special_tokens=dialect.special_tokens, **more)
+        request.parser = dialect.parser(prompt.text)
+        return request
+
+    def submit(self, request: Request) -> Handle:
+        """Queue a request; see :meth:`ggfw.engine.Engine.submit`."""
+        return self.engine.submit(request)
+
+    def generate(self, prompt: str | Sequence[int], **options: Any) -> Result:
+        """Continue a raw prompt and wait for the result."""
+        return self._wait(self.submit(self.request(prompt, **options)))
+
+    def chat(self, messages: Messages, **options: Any) -> Result:
+        """Answer a conversation and wait for the result. Also takes ``tools`` and ``template_args``."""
+        return self._wait(self.submit(self.chat_request(messages, **options)))
+
+    def stream(
+        self, prompt: str | Sequence[int], callback: Callable[[str], None] | None = None, **options: Any
+    ) -> Stream | Result:
+        """Continue a raw prompt piece by piece.
+
+        Args:
+            callback: called with each piece of text in the caller's thread; an exception in it stops the generation
+                and is raised here.
+
+        Returns:
+            Without a callback a :class:`Stream` to iterate; with one the result, at the end.
+        """
+        return self._stream(self.request(prompt, **options), callback)
+
+    def chat_stream(
+        self, messages: Messages, callback: Callable[[str], None] | None = None, **options: Any
+    ) -> Stream | Result:
+        """Answer a conversation piece by piece; like :meth:`stream`."""
+        return self._stream(self.chat_request(messages, **options), callback)
+
+    def _stream(self, request: Request, callback: Callable[[str], None] | None) -> Stream | Result:
+        stream = Stream(self.submit(request))
+        if callback is None:
+            return stream
+        with stream:
+            for piece in stream:
+                callback(piece)
+        return stream.result()
+
+    @staticmethod
+    def _wait(handle: Handle) -> Result:
+        try:
+            return handle.result()
+        finally:
+            handle.cancel()  # no effect at the end; after KeyboardInterrupt it frees the engine
+
+    async def agenerate(self, prompt: str | Sequence[int], **options: Any) -> Result:
+        """Async twin of :meth:`generate`."""
+        return await self._await(self.submit(self.request(prompt, **options)))
+
+    async def achat(self, messages: Messages, **options: Any) -> Result:
+        """Async twin of :meth:`chat`."""
+        return await self._await(self.submit(self.chat_request(messages, **options)))
+
+    def astream(self, prompt: str | Sequence[int], **options: Any) -> Stream:
+        """Async twin of :meth:`stream`: ``async for piece in model.astream(…)``."""
+        return Stream(self.submit(self.request(prompt, **options)))
+
+    def achat_stream(self, messages: Messages, **options: Any) -> Stream:
+        """Async twin of :meth:`chat_stream`."""
+        return Stream(self.submit(self.chat_request(messages, **options)))
+
+    @staticmethod
+    async def _await(handle: Handle) -> Result:
+        try:
+            return await handle
+        finally:
+            handle.cancel()
+
+    # -- evaluating -----------------------------------------------------------------------------------------------
+
+    def tokenize(
+        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
+    ) -> list[int]:
+        """Ids of ``text``; see :meth:`ggfw.tokenizer.Tokenizer.encode`."""
+        return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Text of ``ids``; the inverse of :meth:`tokenize`."""
+        return self.tokenizer.detokenize(ids, special=special)
+
+    def logits(self, ids: Sequence[int], chunk: int | None = None) -> F32:
+        """Logits of every position.
+
+        Args:
+            ids: token ids, evaluated from position 0, as they are.
+            chunk: positions per step; None = as many as a step may have.
+
+        Returns:
+            (n, n_vocab) float32.
+        """
+        return self.logits_many([ids], chunk=chunk)[0]
+
+    def logits_many(
+        self, prompts: Sequence[Sequence[int]], *, together: bool = True, chunk: int | None = None
+    ) -> list[F32]:
+        """Logits of every position of several independent prompts.
+
+        Args:
+            together: in the same steps, as one ragged batch; else one prompt after the other.
+            chunk: positions of one prompt per step.
+        """
+        return self._evaluate(evaluate(self.loaded, prompts, Wants.LOGITS, chunk=chunk, together=together))
+
+    def hidden(self, ids: Sequence[int], chunk: int | None = None) -> F32:
+        """Hidden states after the final norm: (n, n_embd) float32."""
+        return self._evaluate(evaluate(self.loaded, [ids], Wants.HIDDEN, chunk=chunk))[0]
+
+    def greedy(self, ids: Sequence[int], n: int, *, ignore_eos: bool = True) -> list[int]:
+        """The ``n`` tokens after ``ids`` by plain argmax, without any sampler."""
+        return self._evaluate(greedy(self.loaded, ids, n, ignore_eos=ignore_eos))
+
+    def embed(self, text: str | Sequence[str]) -> F32:
+        """Embedding of a text, or of several.
+
+        The final-normed hidden states are pooled as the file says (``{arch}.pooling_type``; the mean otherwise) and
+        scaled to length 1.
+
+        Returns:
+            (n_embd,) float32 for a string, (n_texts, n_embd) for a list.
+
+        Raises:
+            ContextLengthExceeded: a text is longer than the context.
+        """
+        texts = self._embed_texts(text)
+        vectors = self._pool(self._evaluate(self._embed_job(texts)))
+        return vectors[0] if isinstance(text, str) else vectors
+
+    async def aembed(self, text: str | Sequence[str]) -> F32:
+        """Async twin of :meth:`embed`."""
+        texts = self._embed_texts(text)
+        vectors = self._pool(await asyncio.wrap_future(self.engine.run(self._embed_job(texts))))
+        return vectors[0] if isinstance(text, str) else vectors
+
+    def _embed_texts(self, text: str | Sequence[str]) -> list[str]:
+        texts = [text] if isinstance(text, str) else list(text)
+        if not texts or not all(isinstance(t, str) for t in texts):
+            raise InvalidRequest("embed takes a string or a non-empty list of strings", param="input")
+        return texts
+
+    def _embed_job(self, texts: list[str]) -> Any:
+        # One after the other: how many fit side by side depends on the cache, and a step is full with one long text.
+        return evaluate(self.loaded, [self.tokenizer.encode(t) for t in texts], Wants.HIDDEN, together=False)
+
+    def _pool(self, hidden: list[F32]) -> F32:
+        pooling = POOLING.get(self.loaded.gguf.arch_get("pooling_type", 1), "mean")
+        return np.stack([pool(h, pooling) for h in hidden])
+
+    def _evaluate(self, job: Any) -> Any:
+        return self.engine.run(job).result()
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Cancel what runs, end the engine's thread, free the model; idempotent."""
+        if self.engine.close():
+            self.loaded.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ggfw.Model {self.name!r}: {self.loaded.gguf.architecture}, context {self.n_ctx}>"
+
+
+class Stream:
+    """An answer while it comes: ``for`` and ``async for`` give pieces of text; :meth:`result` the whole.
+
+    Leaving it early (``close``, the end of ``with``, or dropping it) cancels the request.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+
+    def __iter__(self) -> Iterator[str]:
+        for delta in self.deltas():
+            if isinstance(delta, TextDelta):
+                yield delta.text
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        try:
+            async for delta in self.handle:
+                if isinstance(delta, TextDelta):
+                    yield delta.text
+        finally:
+            self.handle.cancel()
+
+    def deltas(self) -> Iterator[Delta]:
+        """All deltas: text, reasoning, tool calls."""
+        try:
+            yield from self.handle
+        finally:
+            self.handle.cancel()
+
+    def result(self) -> Result:
+        """Wait for the end; see :meth:`ggfw.handle.Handle.result`."""
+        return self.handle.result()
+
+    def close(self) -> None:
+        """Cancel the request if it has not ended."""
+        self.handle.cancel()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        handle = getattr(self, "handle", None)
+        if handle is not None:
+            handle.cancel()
+
+
+def _stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    if stop is None:
+        return ()
+    return (stop,) if isinstance(stop, str) else tuple(s for s in stop if s is not None)
