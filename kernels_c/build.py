@@ -96,7 +96,7 @@ class Target:
     @property
     def link_flags(self) -> tuple[str, ...]:
         """Libraries every library of ours is linked with."""
-        return () if self.system == "windows" else ("-pthread", "-lm")
+        return ("-lsynchronization",) if self.system == "windows" else ("-pthread", "-lm")
 
     def units(self) -> dict[str, tuple[str, ...]]:
         """Return the flags of each instruction set of this processor family."""
