@@ -78,6 +78,7 @@ if [ "$(cat ".venv/.ggfw-$stage" 2>/dev/null)" != "$wanted" ]; then
     make_environment
     rm -f ".venv/.ggfw-$stage"
     echo "compiling kernels_c"
+    .venv/bin/python -m pip install -q 'cffi>=1.17'
     .venv/bin/python kernels_c/build.py
     echo "installing the dependencies (about a minute)"
     .venv/bin/python -m pip install -q --editable ".$extras"

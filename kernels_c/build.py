@@ -96,7 +96,8 @@ class Target:
     @property
     def link_flags(self) -> tuple[str, ...]:
         """Libraries every library of ours is linked with."""
-        return ("-lsynchronization",) if self.system == "windows" else ("-pthread", "-lm")
+        # WaitOnAddress stands in no library that is linked by default.
+        return ("-lapi-ms-win-core-synch-l1-2-0",) if self.system == "windows" else ("-pthread", "-lm")
 
     def units(self) -> dict[str, tuple[str, ...]]:
         """Return the flags of each instruction set of this processor family."""
@@ -150,7 +151,7 @@ def build(
         notice: called with one line for each library made or skipped.
 
     Returns:
-        Paths of all libraries that are now up to date.
+        Paths of all libraries, and of ``ggfw_abi.py``, that are now up to date.
 
     Raises:
         BuildError: there is no compiler, no C library to compile against, or a source does not compile.
@@ -185,20 +186,23 @@ def build(
             if _link(link, version, [path for path, _ in results], library, objects / f"{stem}.json", target):
                 notice(f"built {_short(library)}")
             done.append(library)
-        if "executor" in work and _bindings(libraries):
-            notice(f"wrote {_short(libraries / 'ggfw_abi.py')}")
+        if "executor" in work:
+            module, new = _bindings(libraries)
+            if new:
+                notice(f"wrote {_short(module)}")
+            done.append(module)
     return done
 
 
-def _bindings(libraries: Path) -> bool:
-    """Generate the Python declarations of the C contract beside the libraries."""
+def _bindings(libraries: Path) -> tuple[Path, bool]:
+    """Generate the Python declarations of the C contract beside the libraries; return the module, and if it is new."""
     sys.path.insert(0, str(HERE))
     try:
-        from bindings import write_bindings
+        from bindings import MODULE, write_bindings
     finally:
         sys.path.remove(str(HERE))
     try:
-        return write_bindings(INCLUDE, libraries)
+        return libraries / f"{MODULE}.py", write_bindings(INCLUDE, libraries)
     except ImportError as exc:
         raise BuildError("cffi is needed to write ggfw_abi.py; install it (pip install cffi)") from exc
 

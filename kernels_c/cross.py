@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             continue
         skipped = [note for note in notes if note.startswith("skipped")]
         print(
-            f"{name}: compiled {', '.join(path.name for path in made) or 'nothing'}"
+            f"{name}: compiled {', '.join(path.name for path in made if path.suffix != '.py') or 'nothing'}"
             + "".join(f"; {s}" for s in skipped)
         )
     return int(failed)
