@@ -78,7 +78,9 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
     envvar="GGFW_CONFIG",
     help="Configuration file in TOML; default: config.toml in the user's folder for ggfw.",
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it."
+)
 @click.pass_context
 def cli(ctx: click.Context, config: str | None) -> None:
     """Run GGUF language models on ordinary CPUs."""

@@ -127,7 +127,9 @@ def check_verb(name: str, as_json: bool) -> int:
     if as_json:
         terminal.print_json(results)
     else:
-        terminal.print_table(["kind", "name", "state", "reason"], [list(result.values()) for result in results])
+        terminal.print_table(
+            ["kind", "name", "state", "reason"], [list(result.values()) for result in results]
+        )
     return int(any(result["state"] == "failed" for result in results))
 
 

@@ -1,7 +1,7 @@
 """Options that are also environment variables and keys of the configuration file, in this order of precedence.
 
-``--top-k 5`` is also ``GGFW_TOP_K=5`` and, in the file, ``top-k = 5``: at the top for every verb that has the option, or
-in a table named for one verb. A key that no verb knows is an error, so that a misspelt one is not silently lost.
+``--top-k 5`` is also ``GGFW_TOP_K=5`` and, in the file, ``top-k = 5``: at the top for every verb that has the option,
+or in a table named for one verb. A key that no verb knows is an error, so that a misspelt one is not silently lost.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ def _check_keys(config: dict[str, Any], path: Path) -> None:
 
 def _unknown(what: str, name: str, known: Any, path: Path) -> str:
     near = get_close_matches(name.replace("_", "-"), known, n=2)
-    hint = f"; did you mean {' or '.join(near)}?" if near else "; remove it (ggfw VERB --help lists the options)"
+    hint = (
+        f"; did you mean {' or '.join(near)}?" if near else "; remove it (ggfw VERB --help lists the options)"
+    )
     return f"unknown {what} {name!r} in the configuration file {path}{hint}"
 
 

@@ -6,7 +6,17 @@ import os
 import sys
 from typing import Any, TextIO
 
-__all__ = ["end_line", "error", "interactive", "is_terminal", "prepare", "print_json", "print_table", "say", "write"]
+__all__ = [
+    "end_line",
+    "error",
+    "interactive",
+    "is_terminal",
+    "prepare",
+    "print_json",
+    "print_table",
+    "say",
+    "write",
+]
 
 
 def prepare() -> None:

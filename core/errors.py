@@ -10,6 +10,7 @@
     │   ├── UnknownQuantFormat
     │   └── UnknownPreTokenizer
     ├── ModelNotFound             no model of that name
+    ├── SourceError               a model source could not give a model
     ├── AmbiguousModel            several models match; the message names them
     ├── PluginError               a plugin broke the contract of its hook
     ├── BackendError              no kernel backend can be used, or its library does not fit
@@ -61,6 +62,10 @@ class UnknownPreTokenizer(UnsupportedError):
 
 class ModelNotFound(GgfwError):
     """No model of that name, path or scheme."""
+
+
+class SourceError(GgfwError):
+    """A model source could not give what was asked for; the message names another way."""
 
 
 class AmbiguousModel(GgfwError):
