@@ -20,17 +20,26 @@ typedef struct dequant_codes {
 /* 16 bytes: low nibbles are columns 0..15, high nibbles columns 16..31. */
 LINEAR_INLINE void dequant_nibbles(const uint8_t *qs, uint8_t *q)
 {
-    for (int j = 0; j < 16; j++) {
-        q[j] = qs[j] & 15;
-        q[j + 16] = qs[j] >> 4;
+    for (int half = 0; half < 16; half += 8) { /* 8 bytes at a time in one word */
+        uint64_t both;
+        memcpy(&both, qs + half, 8);
+        const uint64_t low = both & 0x0f0f0f0f0f0f0f0fu, high = both >> 4 & 0x0f0f0f0f0f0f0f0fu;
+        memcpy(q + half, &low, 8);
+        memcpy(q + 16 + half, &high, 8);
     }
 }
 
 /* qh: bit j is the fifth bit of column j. */
 LINEAR_INLINE void dequant_fifth_bits(const uint8_t *at, uint8_t *q)
 {
-    const uint32_t qh = linear_load32(at);
-    for (int j = 0; j < 32; j++) q[j] |= (uint8_t)((qh >> j & 1) << 4);
+    for (int j = 0; j < 4; j++) { /* 8 bits to 8 bytes: bit i alone in byte i, to its top bit if not zero, to bit 4 */
+        const uint64_t spread = at[j] * 0x0101010101010101u & 0x8040201008040201u;
+        const uint64_t top = ((spread & 0x7f7f7f7f7f7f7f7fu) + 0x7f7f7f7f7f7f7f7fu) | spread;
+        uint64_t eight;
+        memcpy(&eight, q + 8 * j, 8);
+        eight |= top >> 3 & 0x1010101010101010u;
+        memcpy(q + 8 * j, &eight, 8);
+    }
 }
 
 /* The 6-bit scales and mins of Q4_K and Q5_K: 12 bytes for 8 of each. */
