@@ -59,6 +59,7 @@ class Tokenizer:
         self.eog_ids = vocab.eog_ids
         self.suppressed_ids = vocab.suppressed
         self._pieces: dict[int, bytes] = {}
+        self._shown_pieces: dict[int, bytes] = {}
         self.add_sep = bool(metadata.get("tokenizer.ggml.add_sep_token", kind.add_sep))
         wants_last = self.add_eos or kind.end_role == "sep"
         self._first_id = vocab.roles["bos"] if self.add_bos else None
@@ -98,9 +99,8 @@ class Tokenizer:
             add_special: add BOS / EOS as the file asks, even if the text itself begins with BOS.
             parse_special: recognise control tokens in the text. Off, text never becomes a control token.
         """
-        if isinstance(text, bytes):
-            text = self._encoder.text_of(text)
-        ids = self._encode(text, None if parse_special else [])
+        known = text if isinstance(text, str) else self._encoder.text_of(text)
+        ids = self._encode(known, None if parse_special else [])
         return self._with_ends(ids) if add_special else ids
 
     def encode_parts(self, parts: Iterable[tuple[str, bool]], *, add_special: bool = True) -> list[int]:
@@ -169,7 +169,10 @@ class Tokenizer:
         return found
 
     def _shown(self, token: int) -> bytes:
-        return b"" if self.is_control(token) else self.piece(token)
+        found = self._shown_pieces.get(token)
+        if found is None:
+            found = self._shown_pieces[token] = b"" if self.is_control(token) else self.piece(token)
+        return found
 
     def decode_bytes(self, ids: Iterable[int], *, special: bool = False) -> bytes:
         """The bytes of all tokens joined; ``special``: with the names of control tokens."""
@@ -226,6 +229,7 @@ class Tokenizer:
 
     def is_control(self, token: int) -> bool:
         """Whether the token is hidden in text (type control or unknown)."""
+        self._check(token)
         return bool(self.vocab.bits[token] & attr.SPECIAL)
 
     def is_eog(self, token: int) -> bool:
