@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from peers_build import VARIANTS, Build, PeersError, ensure_build, file_sha256
 from peers_machine import Machine, busy_reason, describe_machine, observe_load
-from peers_results import Results, format_table, summarise, table_rows
+from peers_results import Results, format_table, summarise, table_rows, wants_pair
 from peers_run import MEASURES, Lengths, Measure, Task, choose_flash_attention, describe, take_sample
 
 BENCH = Path(__file__).resolve().parent
@@ -191,12 +191,15 @@ def run_pairs(
     pairs: int,
     forced: str | None,
 ) -> None:
-    """Bring ``entry`` to ``pairs`` finished pairs: llama.cpp, ggfw, llama.cpp, ggfw, … each saved at once."""
+    """Bring ``entry`` to ``pairs`` undisturbed pairs (`wants_pair`): llama.cpp, ggfw, llama.cpp, ggfw, …
+
+    Each pair is saved at once.
+    """
     if entry["flash_attention"] is None:
         entry["flash_attention"] = choose_flash_attention(measure, build, task)
         results.save()
     fa = entry["flash_attention"]["chosen"]
-    while len(entry["pairs"]) < pairs:
+    while wants_pair(entry["pairs"], pairs):
         llama = take_sample(measure.llama(build, task, fa), measure.read_llama)
         ggfw = take_sample(measure.ggfw(command, task), measure.read_ggfw) if command else None
         entry["pairs"].append(
@@ -218,8 +221,7 @@ def run_pairs(
 
 def report_of(model: Path, measure: Measure, task: Task, entry: dict[str, Any], pairs: int) -> dict[str, Any]:
     """One row of the report: medians, ratio, conditions, and the pairs themselves."""
-    chosen = entry["pairs"][:pairs]
-    summary = summarise(chosen)
+    summary = summarise(entry["pairs"], pairs)
     return {
         "model": model.name,
         "measure": measure.name,
@@ -232,10 +234,11 @@ def report_of(model: Path, measure: Measure, task: Task, entry: dict[str, Any], 
         "spread": summary.spread,
         "pairs": summary.pairs,
         "disturbed": summary.disturbed,
+        "calm": summary.calm,
         "foreign_cpu": summary.foreign,
-        "forced": any(pair["forced"] for pair in chosen),
+        "forced": any(pair["forced"] for pair in entry["pairs"]),
         "flash_attention": entry["flash_attention"],
-        "samples": chosen,
+        "samples": entry["pairs"],
     }
 
 
@@ -307,7 +310,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
                 ],
             }
             entry = results.entry(facts, args.fresh)
-            if len(entry["pairs"]) < args.pairs:
+            if wants_pair(entry["pairs"], args.pairs):
                 if not looked:
                     forced, looked = quiet_or_refuse(args.force, args.wait), True
                 print(f"{model.name}: {describe(measure, lengths)}", file=sys.stderr, flush=True)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from peers_run import is_disturbed
+
 FORMAT = 1
-# A pair is called disturbed when others used more than this share of the machine's CPU time in either run.
-DISTURBED_SHARE = 0.10
 
 
 def entry_key(facts: dict[str, Any]) -> str:
@@ -56,13 +56,26 @@ class Results:
         part.replace(self.path)
 
 
+def pair_disturbed(pair: dict[str, Any]) -> bool:
+    """Whether either run of a pair was disturbed."""
+    return any(is_disturbed(side["foreign_cpu"]) for side in (pair["llama"], pair["ggfw"]) if side)
+
+
+def wants_pair(pairs: list[dict[str, Any]], wanted: int) -> bool:
+    """Whether one more pair is to be run: until ``wanted`` undisturbed ones, but at most 2 * ``wanted`` in all."""
+    calm = sum(not pair_disturbed(pair) for pair in pairs)
+    return calm < wanted and len(pairs) < 2 * wanted
+
+
 @dataclass(frozen=True)
 class Summary:
     """Medians over the pairs of one entry. ``ratio`` is ggfw / llama.cpp, the median of the pairs' ratios.
 
-    ``llama`` and ``ggfw`` are in the measure's unit; ``spread`` is (lowest, highest) ratio; ``disturbed``
-    counts pairs in which others used more than `DISTURBED_SHARE`; ``foreign`` is the median share. ``ggfw``,
-    ``ratio`` and ``spread`` are None where llama.cpp was measured alone.
+    ``llama`` and ``ggfw`` are in the measure's unit; ``spread`` is (lowest, highest) ratio. ``pairs`` counts
+    the pairs used and ``disturbed`` the disturbed ones among all that were run: these are left out unless
+    fewer than half of the wanted pairs were calm, in which case all are used and ``calm`` is False.
+    ``foreign`` is the median share of others over the pairs used. ``ggfw``, ``ratio`` and ``spread`` are
+    None where llama.cpp was measured alone.
     """
 
     pairs: int
@@ -71,26 +84,33 @@ class Summary:
     ratio: float | None
     spread: tuple[float, float] | None
     disturbed: int
+    calm: bool
     foreign: float
 
 
-def summarise(pairs: list[dict[str, Any]]) -> Summary:
-    """Medians and ratios of ``pairs`` (each ``{"llama": sample, "ggfw": sample | None, …}``), at least one."""
+def summarise(pairs: list[dict[str, Any]], wanted: int) -> Summary:
+    """Medians and ratios of ``pairs`` (each ``{"llama": sample, "ggfw": sample | None, …}``), at least one.
+
+    Whether a pair is left out depends on what other processes did, never on the pair's values.
+    """
     if not pairs:
         raise ValueError("no finished pair to summarise")
-    sides = [[side for side in (pair["llama"], pair["ggfw"]) if side] for pair in pairs]
-    shares = [max(side["foreign_cpu"] for side in pair) for pair in sides]
-    llama = statistics.median(pair["llama"]["value"] for pair in pairs)
-    both = [pair for pair in pairs if pair["ggfw"]]
-    ratios = [pair["ggfw"]["value"] / pair["llama"]["value"] for pair in both]
+    quiet = [pair for pair in pairs if not pair_disturbed(pair)]
+    calm = 2 * len(quiet) >= wanted
+    used = quiet[:wanted] if calm else pairs
+    ratios = [pair["ggfw"]["value"] / pair["llama"]["value"] for pair in used if pair["ggfw"]]
+    both = len(ratios) == len(used)
     return Summary(
-        pairs=len(pairs),
-        llama=llama,
-        ggfw=statistics.median(pair["ggfw"]["value"] for pair in both) if both else None,
+        pairs=len(used),
+        llama=statistics.median(pair["llama"]["value"] for pair in used),
+        ggfw=statistics.median(pair["ggfw"]["value"] for pair in used) if both else None,
         ratio=statistics.median(ratios) if both else None,
         spread=(min(ratios), max(ratios)) if both else None,
-        disturbed=sum(share > DISTURBED_SHARE for share in shares),
-        foreign=statistics.median(shares),
+        disturbed=len(pairs) - len(quiet),
+        calm=calm,
+        foreign=statistics.median(
+            max(side["foreign_cpu"] for side in (pair["llama"], pair["ggfw"]) if side) for pair in used
+        ),
     )
 
 
@@ -123,8 +143,9 @@ def table_rows(reports: list[dict[str, Any]]) -> list[list[str]]:
     for report in reports:
         ratio, spread = report["ratio"], report["spread"]
         better = "higher" if report["higher_is_better"] else "lower"
+        left_out = "left out" if report["calm"] else "USED: too few calm ones"
         notes = f"{report['foreign_cpu']:.0%}" + (
-            f", {report['disturbed']} disturbed" if report["disturbed"] else ""
+            f", {report['disturbed']} disturbed pairs {left_out}" if report["disturbed"] else ""
         )
         rows.append(
             [

@@ -23,6 +23,8 @@ from peers_machine import CpuClock
 
 START_PROMPT = "Name three rivers in Europe."
 RUN_TIMEOUT_SECONDS = 900.0
+# A run is called disturbed when others used more than this share of the machine's CPU time during it.
+DISTURBED_SHARE = 0.10
 
 
 @dataclass(frozen=True)
@@ -342,16 +344,34 @@ def take_sample(argv: list[str], read: Callable[[Outcome], float]) -> Sample:
     return Sample(value, outcome.wall, outcome.cpu, outcome.peak_rss, outcome.foreign)
 
 
-def choose_flash_attention(measure: Measure, build: Build, task: Task, rounds: int = 2) -> dict[str, object]:
-    """llama.cpp's better ``-fa`` for this measure: both settings in turn, ``rounds`` times, best value each.
+def is_disturbed(foreign_cpu: float) -> bool:
+    """Whether others used so much of the CPUs during a run that its value is not to be trusted."""
+    return foreign_cpu > DISTURBED_SHARE
 
-    The best, not the median, because disturbance only ever makes a run worse, and with two rounds the
-    median would be half disturbance.
+
+def choose_flash_attention(
+    measure: Measure, build: Build, task: Task, rounds: int = 2, extra: int = 2
+) -> dict[str, object]:
+    """llama.cpp's better ``-fa`` for this measure: both settings in turn, the best value of each.
+
+    ``rounds`` rounds, and up to ``extra`` more until each setting has two undisturbed values; disturbed
+    values count only when a setting has no other. The best, not the median, because disturbance only ever
+    makes a run worse. Returns ``chosen`` (0 or 1) and the values and others' shares seen for ``off``, ``on``.
     """
-    values: dict[int, list[float]] = {0: [], 1: []}
-    for _ in range(rounds):
+    seen: dict[int, list[Sample]] = {0: [], 1: []}
+
+    def calm(fa: int) -> list[Sample]:
+        return [sample for sample in seen[fa] if not is_disturbed(sample.foreign_cpu)]
+
+    for done in range(rounds + extra):
+        if done >= rounds and min(len(calm(0)), len(calm(1))) >= 2:
+            break
         for fa in (0, 1):
-            values[fa].append(take_sample(measure.llama(build, task, fa), measure.read_llama).value)
+            seen[fa].append(take_sample(measure.llama(build, task, fa), measure.read_llama))
     best = max if measure.higher_is_better else min
-    chosen = best((0, 1), key=lambda fa: best(values[fa]))
-    return {"chosen": chosen, "off": values[0], "on": values[1]}
+    values = {fa: best(sample.value for sample in calm(fa) or seen[fa]) for fa in (0, 1)}
+    return {
+        "chosen": best((0, 1), key=lambda fa: values[fa]),
+        "off": [[sample.value, sample.foreign_cpu] for sample in seen[0]],
+        "on": [[sample.value, sample.foreign_cpu] for sample in seen[1]],
+    }
