@@ -1,0 +1,88 @@
+"""The options of every verb that loads a model, and the loading itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ggfw.cli.settings import setting
+
+if TYPE_CHECKING:
+    from ggfw import Model
+
+__all__ = ["COUNT", "load_model", "load_options", "models_dir_option", "split_load_options"]
+
+
+class Count(click.ParamType):
+    """A positive number, also with k or K: ``32k`` is 32,000 and ``32K`` is 32,768."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        text = str(value)
+        factor = {"k": 1000, "K": 1024}.get(text[-1:], 1)
+        digits = text[:-1] if factor > 1 else text
+        if not digits.isdigit() or int(digits) < 1:
+            self.fail(f"{text!r} is not a positive number (such as 4096 or 4K)", param, ctx)
+        return int(digits) * factor
+
+
+COUNT = Count()
+
+models_dir_option = setting(
+    "--models-dir",
+    metavar="DIR",
+    help="Folder of models; default: LM Studio's, Ollama's and ggfw's own.",
+)
+
+_OPTIONS = (
+    setting("--threads", type=COUNT, help="Threads; default: the usable physical cores."),
+    setting(
+        "--ctx",
+        type=COUNT,
+        help="Positions of context per sequence; default: what the model was trained for.",
+    ),
+    setting("--ubatch", type=COUNT, help="Rows of the largest step; default: 512."),
+    setting(
+        "--kv-type",
+        type=click.Choice(["f32", "f16", "bf16"]),
+        help="Type of the attention cache; default: f16.",
+    ),
+    setting(
+        "--backend",
+        metavar="NAME",
+        help="Kernel backend, or reference (NumPy, slow); default: the best here.",
+    ),
+    setting(
+        "--rope-scaling", metavar="KIND", help="Scaling of rotary positions instead of the file's; none: off."
+    ),
+    models_dir_option,
+)
+
+_KEYS = ("threads", "ctx", "ubatch", "kv_type", "backend", "rope_scaling")
+
+
+def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a verb with the options that choose and load a model."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def split_load_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the loading options out of a verb's options; those not given are left to the library."""
+    taken = {key: options.pop(key) for key in _KEYS if key in options}
+    return {key: value for key, value in taken.items() if value is not None}
+
+
+def load_model(path: Path, options: dict[str, Any], **more: Any) -> Model:
+    """Load a file with the options of :func:`split_load_options`, showing that it takes time where it does."""
+    import ggfw
+    from ggfw.cli.progress import waiting
+
+    with waiting(f"loading {path.name}"):
+        return ggfw.load(path, **options, **more)

