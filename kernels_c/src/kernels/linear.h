@@ -1,7 +1,7 @@
 /* linear.h: the matrix products of one unit: GGFW_OP_LINEAR, GGFW_OP_MOE_LINEAR and the row look-ups of GGFW_OP_EMBED,
  * for every format of linear_format.h.
  *
- * A unit defines GGFW_UNIT_NAME and one of GGFW_UNIT_GENERIC, GGFW_UNIT_AVX2, GGFW_UNIT_AVX512 and includes this file;
+ * A unit defines GGFW_UNIT_NAME (a string) and one of GGFW_UNIT_GENERIC, GGFW_UNIT_AVX2, GGFW_UNIT_AVX512 and includes this file;
  * it gets ggfw_linear_kernels[GGFW_N_LINEAR_KERNELS].
  *
  *     linear_format.h   formats and the packed layout        linear_vector*.h  vector operations per instruction set
@@ -18,9 +18,6 @@
 
 #include "linear_moe.h"
 #include "linear_run.h"
-
-#define LINEAR_STRING_(x) #x
-#define LINEAR_STRING(x) LINEAR_STRING_(x)
 
 /* ---- functions per format ------------------------------------------------------------------------------------------------ */
 
@@ -93,15 +90,15 @@ static const linear_ops *linear_ops_of(int32_t format)
 /* ---- the table ------------------------------------------------------------------------------------------------------------ */
 
 #define LINEAR_ENTRIES(F, wants, multiple)                                                                              \
-    { .name = "linear_" #F "_" LINEAR_STRING(GGFW_UNIT_NAME), .op = GGFW_OP_LINEAR, .format = TYPE_##F,                 \
+    { .name = "linear_" #F "_" GGFW_UNIT_NAME, .op = GGFW_OP_LINEAR, .format = TYPE_##F,                 \
       .row_classes = GGFW_ROWS_ANY, .activation = wants, .n_in_multiple = multiple,                                     \
       .pack_size = linear_pack_size_##F, .pack = linear_pack_##F, .unpack_rows = linear_unpack_rows_##F,                \
       .scratch_size = linear_scratch_size, .n_chunks = linear_n_chunks, .run = linear_run },                            \
-    { .name = "moe_linear_" #F "_" LINEAR_STRING(GGFW_UNIT_NAME), .op = GGFW_OP_MOE_LINEAR, .format = TYPE_##F,         \
+    { .name = "moe_linear_" #F "_" GGFW_UNIT_NAME, .op = GGFW_OP_MOE_LINEAR, .format = TYPE_##F,         \
       .row_classes = GGFW_ROWS_ANY, .activation = wants, .n_in_multiple = multiple,                                     \
       .pack_size = linear_pack_size_##F, .pack = linear_pack_##F, .unpack_rows = linear_unpack_rows_##F,                \
       .scratch_size = linear_moe_scratch_size, .n_chunks = linear_moe_n_chunks, .run = linear_moe_run },                \
-    { .name = "embed_" #F "_" LINEAR_STRING(GGFW_UNIT_NAME), .op = GGFW_OP_EMBED, .format = TYPE_##F,                   \
+    { .name = "embed_" #F "_" GGFW_UNIT_NAME, .op = GGFW_OP_EMBED, .format = TYPE_##F,                   \
       .row_classes = GGFW_ROWS_ANY, .activation = GGFW_F32, .n_in_multiple = multiple,                                  \
       .unpack_rows = linear_file_rows_##F },
 #define LINEAR_QUANT_ENTRIES(F) LINEAR_ENTRIES(F, GGFW_Q8, LINEAR_TRAITS_BLOCK_##F)
