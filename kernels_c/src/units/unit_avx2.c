@@ -1,0 +1,9 @@
+/* unit_avx2.c: x86-64 with AVX2, FMA and F16C. */
+#define GGFW_UNIT_NAME avx2
+#define GGFW_UNIT_AVX2 1
+
+#include "kernels/table.h"
+
+#include "kernels/cpu_x86.h"
+
+static int32_t unit_usable(void) { return cpu_has_avx2(); }
