@@ -95,11 +95,11 @@ def as_log(log: Any) -> Log | None:
 class Model:
     """A loaded model with its engine. Close it, or use it as a context manager. Safe in any thread.
 
-    Each generating method takes these keyword arguments besides its own: ``max_tokens`` (None or -1: to the end of the
-    context), ``stop`` (one or several strings), ``timeout`` (seconds), ``ignore_eos``, ``constraint``, and the fields of
-    :class:`ggfw.sampling.Params` (``temperature``, ``top_k``, ``seed`` …). What is not given, or None, comes from the
-    file's ``general.sampling.*``, then from llama.cpp's defaults. The async twins (``agenerate``, ``astream``, ``achat``,
-    ``achat_stream``, ``aembed``) take the same arguments; abandoning them cancels the request.
+    Each generating method takes these keyword arguments besides its own: ``max_tokens`` (None or -1: to the end of
+    the context), ``stop`` (one or several strings), ``timeout`` (seconds), ``ignore_eos``, ``constraint``, and the
+    fields of :class:`ggfw.sampling.Params` (``temperature``, ``top_k``, ``seed`` …). What is not given, or None, comes
+    from the file's ``general.sampling.*``, then from llama.cpp's defaults. The async twins (``agenerate``, ``astream``,
+    ``achat``, ``achat_stream``, ``aembed``) take the same arguments; abandoning them cancels the request.
 
     Args:
         loaded: the loaded model; :meth:`close` closes it too.

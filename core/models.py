@@ -179,8 +179,8 @@ def select_model(
 ) -> ModelEntry:
     """The one model that ``reference`` means.
 
-    An existing file wins. An existing folder, or None, means the only model in it. Otherwise, without regard to case, an
-    exact id, repository, file, name or path beats a part of one.
+    An existing file wins. An existing folder, or None, means the only model in it. Otherwise, without regard to case,
+    an exact id, repository, file, name or path beats a part of one.
 
     Args:
         reference: what the user wrote.

@@ -1,0 +1,7 @@
+"""The HTTP server: an application factory over :class:`ggfw.Model`, and :func:`serve`."""
+
+from __future__ import annotations
+
+from ggfw.server.app import blueprints, create_app, serve
+
+__all__ = ["blueprints", "create_app", "serve"]

@@ -54,12 +54,15 @@ class FakeTokenizer:
     def id_of(self, text: str) -> int:
         return 256 + self.tokens.index(text)
 
-    def piece(self, token: int, special: bool) -> bytes:
+    def piece(self, token: int, special: bool = True) -> bytes:
         if token < 256:
             return bytes([token])
         if token < 256 + len(SPECIALS) and not special:
             return b""
         return self.tokens[token - 256].encode()
+
+    def find(self, text: str) -> int | None:
+        return 256 + self.tokens.index(text) if text in self.tokens else None
 
     def is_eog(self, token: int) -> bool:
         return token in self.eog_ids
@@ -85,6 +88,9 @@ class FakeTokenizer:
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         return b"".join(self.piece(i, special) for i in ids).decode("utf-8", "replace")
+
+    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
+        return self.decode(ids, special=special)
 
     def decoder(self, *, special: bool = False) -> FakeDecoder:
         return FakeDecoder(self, special)

@@ -75,7 +75,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         template = super()._parse(source, name, filename)
         for loop in template.find_all(nodes.For):
             loop.iter = nodes.Call(nodes.EnvironmentAttribute("counted"), [loop.iter], [], None, None)
-        return template.set_environment(self)
+        template.set_environment(self)
+        return template
 
     @staticmethod
     def counted(items: Any) -> Iterator[Any]:

@@ -73,12 +73,12 @@ class ChatTemplate:
         def text(token: int | None) -> str:
             return "" if token is None else tokenizer.piece(token).decode("utf-8", "replace")
 
-        tokens = {"bos_token": text(tokenizer.bos_id), "eos_token": text(tokenizer.eos_id)}
+        bos, eos = text(tokenizer.bos_id), text(tokenizer.eos_id)
         source = metadata.get("tokenizer.chat_template")
         if isinstance(source, str) and source.strip():
-            return cls(source, **tokens)
+            return cls(source, bos_token=bos, eos_token=eos)
         found = builtin.choose(lambda t: tokenizer.find(t) is not None)
-        return cls(found.source, name=found.name, stops=found.stops, **tokens)
+        return cls(found.source, name=found.name, stops=found.stops, bos_token=bos, eos_token=eos)
 
     def render(
         self,
@@ -185,7 +185,10 @@ class ChatTemplate:
     def has_system_role(self) -> bool:
         """Whether a system message arrives in the prompt."""
         word = "rule-91bc"
-        conversation = [{"role": "system", "content": word}, {"role": "user", "content": "ping"}]
+        conversation: list[Message] = [
+            {"role": "system", "content": word},
+            {"role": "user", "content": "ping"},
+        ]
         if self.has_typed_content:
             conversation = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in conversation]
         return word in (self._try(conversation) or "")

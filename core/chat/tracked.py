@@ -35,9 +35,6 @@ class Tracked(str):
     def __str__(self) -> str:
         return self  # str(x) keeps the marks; templates convert a lot
 
-    def __getnewargs__(self) -> tuple[str, bytes]:
-        return plain(self), self._marks
-
     def __getitem__(self, index: Any) -> str:
         text = str.__getitem__(self, index)
         marks = self._marks[index] if isinstance(index, slice) else self._marks[index : index + 1 or None]

@@ -1,0 +1,100 @@
+"""Request bodies, checked. Unknown fields are ignored; what is known but cannot be honoured is refused by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Unsigned = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Body(BaseModel):
+    """Base of all bodies: strict types (``"5"`` is no number), unknown fields ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class StreamOptions(Body):
+    """``stream_options``."""
+
+    include_usage: bool | None = None
+
+
+class SamplingFields(Body):
+    """Sampling parameters that all endpoints share; None = not given."""
+
+    temperature: Unsigned | None = None
+    top_p: Share | None = None
+    top_k: int | None = None
+    min_p: Share | None = None
+    typical_p: Share | None = None
+    seed: int | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repeat_penalty: Unsigned | None = None
+    repetition_penalty: Unsigned | None = None
+    repeat_last_n: int | None = None
+    logit_bias: dict[str, float] | None = None
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _token_ids(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+        if value is not None:
+            for key, bias in value.items():
+                if not key.isascii() or not key.isdigit():
+                    raise ValueError(f"{key!r} is not a token id")
+                if not -100 <= bias <= 100:
+                    raise ValueError(f"the bias of token {key} must be between -100 and 100")
+        return value
+
+    def sampling(self) -> dict[str, Any]:
+        """What was given, by names :func:`ggfw.request.resolve_params` knows."""
+        given = self.model_dump(include=set(SamplingFields.model_fields), exclude_none=True)
+        if self.logit_bias is not None:
+            given["logit_bias"] = {int(k): v for k, v in self.logit_bias.items()}
+        return given
+
+
+class ChatBody(SamplingFields):
+    """Body of ``POST /v1/chat/completions``."""
+
+    messages: list[Any]
+    model: str | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    stop: str | list[str | None] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    ignore_eos: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    n: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    functions: list[Any] | None = None
+    response_format: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _supported(self) -> ChatBody:
+        if self.n is not None and self.n != 1:
+            raise ValueError(f"n must be 1, the only number of choices this server makes, but is {self.n}")
+        if self.logprobs or self.top_logprobs:
+            raise ValueError("logprobs and top_logprobs are not supported by this server; leave them out")
+        if (self.tools and self.tool_choice != "none") or self.functions:
+            raise ValueError("tools and functions are not supported by this server; leave them out")
+        kind = (self.response_format or {}).get("type", "text")
+        if kind != "text":
+            raise ValueError(
+                f"response_format of type {kind!r} is not supported by this server; leave it out"
+            )
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        """The limit on new tokens; the newer name wins."""
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
