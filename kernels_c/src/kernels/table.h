@@ -13,9 +13,6 @@
 #include "quantize.h"
 #include "rope.h"
 
-#define TABLE_STRING_(x) #x
-#define TABLE_STRING(x) TABLE_STRING_(x)
-
 static const ggfw_kernel other_kernels[] = {
     GGFW_QUANTIZE_KERNELS GGFW_NORM_KERNELS GGFW_ROPE_KERNELS GGFW_ATTENTION_DECODE_KERNELS
     GGFW_ATTENTION_PROMPT_KERNELS GGFW_ELEMENTWISE_KERNELS GGFW_EMBED_KERNELS GGFW_MOE_KERNELS GGFW_POOLING_KERNELS
@@ -28,7 +25,7 @@ static ggfw_kernel all_kernels[N_OTHER_KERNELS + N_LINEAR_KERNELS];
 static int32_t unit_usable(void);
 
 static const ggfw_kernel_table unit_table = {
-    .name = TABLE_STRING(GGFW_UNIT_NAME),
+    .name = GGFW_UNIT_NAME,
     .abi = GGFW_KERNELS_ABI,
     .n_kernels = N_OTHER_KERNELS + N_LINEAR_KERNELS,
     .kernels = all_kernels,
