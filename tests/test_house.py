@@ -25,6 +25,9 @@ SETUPTOOLS = PROJECT["tool"]["setuptools"]
 FOLDERS = {folder: package for package, folder in SETUPTOOLS["package-dir"].items()}
 ENTRY_POINTS: dict[str, str] = PROJECT["project"]["entry-points"]["ggfw"]
 
+#: Made by the build, not written by us.
+GENERATED = ROOT / "kernels_c" / "lib"
+
 #: Folder -> folders it may import from, besides itself.
 MAY_IMPORT = {
     "core": set(),
@@ -41,6 +44,8 @@ def modules() -> dict[str, Path]:
     found = {}
     for folder, package in FOLDERS.items():
         for path in sorted((ROOT / folder).rglob("*.py")):
+            if GENERATED in path.parents:
+                continue
             parts = path.relative_to(ROOT / folder).with_suffix("").parts
             found[".".join((package, *parts)).removesuffix(".__init__")] = path
     return found
