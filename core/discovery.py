@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from importlib.metadata import EntryPoint
+from functools import cache
+from importlib.metadata import Distribution, EntryPoint
 from importlib.metadata import entry_points as installed_entry_points
 from typing import Any
 
@@ -234,6 +234,8 @@ def _register(manager: pluggy.PluginManager, origin: Origin, plugin: Any) -> lis
         if not caller.has_spec():
             if impl.optionalhook:
                 continue  # written for a later ggfw as well
+            from difflib import get_close_matches  # here, because almost no start of ggfw needs it
+
             near = get_close_matches(caller.name, [HOOK_PREFIX + kind for kind in KINDS], n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise pluggy.PluginValidationError(plugin, f"no such hook: {caller.name}{hint}")
@@ -268,13 +270,24 @@ def describe(exc: BaseException) -> str:
 
 
 def _origin(ep: EntryPoint) -> Origin:
-    dist = ep.dist
-    if dist is None:  # made by hand, as tests do
+    if ep.dist is None:  # made by hand, as tests do
         return Origin(ep.name, "", "")
+    return Origin(ep.name, *_name_and_version(ep.dist))
+
+
+@cache
+def _name_and_version(dist: Distribution) -> tuple[str, str]:
+    """Read two headers of a distribution's metadata, the others are of no use here: its own parser takes longer than
+    all the rest of the discovery. A distribution with damaged metadata has its entry points still, but no name."""
     try:
-        return Origin(ep.name, dist.metadata["Name"] or "", dist.version or "")
-    except Exception:  # a distribution with damaged metadata still has its entry points
-        return Origin(ep.name, "", "")
+        text = dist.read_text("METADATA") or dist.read_text("PKG-INFO") or ""
+    except (OSError, UnicodeError):
+        return "", ""
+    head = text.partition("\n\n")[0]
+    fields = dict(
+        line.split(": ", 1) for line in head.splitlines() if line.startswith(("Name: ", "Version: "))
+    )
+    return fields.get("Name", "").strip(), fields.get("Version", "").strip()
 
 
 def _load_order(door: tuple[Origin, EntryPoint]) -> tuple[bool, str, str]:
