@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,6 +162,21 @@ def test_other_threads_run_while_a_long_text_is_encoded() -> None:
     thread.join()
     assert tokenizer.decode(ids) == text
     assert seen > 20
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_native_engine_after_fork() -> None:
+    """A child process goes on encoding, and nobody writes to the terminal."""
+    code = (
+        "import os, synthetic_vocabs as v; from ggfw.tokenizer import Tokenizer\n"
+        "t = Tokenizer.from_metadata(v.bpe(['the', ' quick'])); text = 'the quick ' * 5000\n"
+        "want = t.encode(text); pid = os.fork()\n"
+        "if not pid: os._exit(0 if t.encode(text) == want else 1)\n"
+        "raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
 def test_one_object_in_four_threads() -> None:

@@ -95,8 +95,8 @@ def kind_of(metadata: Mapping[str, Any], pre_override: str | None, warnings: lis
         rule = RULES[name]
     else:
         raise UnknownPreTokenizer(
-            f"unknown pre-tokenizer tokenizer.ggml.pre = {name!r}; choose a known one that cuts text the same way "
-            "(pre_override), for example 'llama-bpe', 'qwen2' or 'gpt-2'"
+            f"unknown pre-tokenizer {'pre_override' if pre_override else 'tokenizer.ggml.pre'} = {name!r}; choose a "
+            "known one that cuts text the same way (pre_override), for example 'llama-bpe', 'qwen2' or 'gpt-2'"
         )
     roles = dict(kind.roles)
     if not rule.default_bos:
