@@ -202,7 +202,8 @@ def select_model(
         return _usable(entries, "", "no model found; name one, or fetch one with `ggfw pull`")
     wanted = os.fspath(reference).lower()
     exact = [e for e in entries if wanted in _names(e)]
-    partial = [e for e in entries if any(wanted in name for name in _names(e))]
+    # Parts of the folders above are no names: they would fit everything in them.
+    partial = [e for e in entries if any(wanted in name.lower() for name in (e.id, e.file, e.name))]
     near = difflib.get_close_matches(wanted, [e.id.lower() for e in entries], n=3, cutoff=0.4)
     hint = f"; did you mean {', '.join(near)}?" if near else "; `ggfw list` shows what is there"
     return _usable(exact or partial, str(reference), f"no model is called {os.fspath(reference)!r}{hint}")

@@ -78,7 +78,7 @@ class FakeTokenizer:
                 else:
                     ids += text[0].encode("utf-8", "surrogatepass")
                     text = text[1:]
-        return ids
+        return ids[1:] if ids[:2] == [self.bos_id] * 2 else ids
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         return self.encode_parts([(text, parse_special)], add_special=add_special)

@@ -225,7 +225,8 @@ def test_unknown_paths_methods_and_fields(hello: Served) -> None:
 
 
 def test_a_template_that_refuses_is_a_400() -> None:
-    source = "{% if messages|length > 1 %}{{ raise_exception('roles must alternate') }}{% endif %}{{ messages[0].content }}"
+    refuse = "{{ raise_exception('roles must alternate') }}"
+    source = "{% if messages|length > 1 %}" + refuse + "{% endif %}{{ messages[0].content }}"
     with Served(script="x", template=source) as served:
         response = served.post(messages=[*HI, *HI], stream=True)
         assert response.status_code == 400

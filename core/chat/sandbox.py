@@ -99,14 +99,14 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         """``+ * ** %`` with their results' sizes checked first."""
         budget = limits.budget()
         if operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
-            budget.spend(len(left) + len(right))
+            budget.spend(_size(left, len(left) + len(right)))
         elif operator == "*":
             if isinstance(left, int) and isinstance(right, int):
                 _check_bits(left.bit_length() + right.bit_length())
             else:
                 for sized, n in ((left, right), (right, left)):
                     if isinstance(n, int) and hasattr(sized, "__len__"):
-                        budget.spend(len(sized) * max(n, 0))
+                        budget.spend(_size(sized, len(sized) * max(n, 0)))
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
             _check_bits(left.bit_length() * abs(right))
         elif operator == "%" and isinstance(left, str):
@@ -243,7 +243,7 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if name in _FOLLOWED or name in FILTERS:
             result = function(*args, **kwargs)
             if isinstance(result, str | list):
-                budget.spend(len(result))
+                budget.spend(_size(result, len(result)))
             return result
         values = [list(a) if isinstance(a, types.GeneratorType) else a for a in args]
         # The first argument may be the environment or a context, which is not ours to convert.
@@ -261,6 +261,11 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 _SURROUNDINGS = (ChatEnvironment, Context, nodes.EvalContext, Undefined)
 _WIDTH = re.compile(r"\d{4,}")
 _PERCENT = re.compile(r"%([sdi%])")
+
+
+def _size(kind: Any, n: int) -> int:
+    """``n`` characters, or list entries of 8 bytes."""
+    return n if isinstance(kind, str) else 8 * n
 
 
 def _check_bits(n: int) -> None:

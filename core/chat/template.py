@@ -21,6 +21,10 @@ from ggfw.errors import TemplateError
 MAX_SOURCE = 1 << 20
 
 
+class _Stopped(TemplateError):
+    """The template ran over its limits."""
+
+
 @dataclass(frozen=True)
 class Prompt:
     """A rendered prompt.
@@ -157,7 +161,7 @@ class ChatTemplate:
         except Refusal as error:
             raise TemplateError(error.message or "the chat template refused the messages") from None
         except LimitExceeded as error:
-            raise TemplateError(f"the chat template was stopped: {error}") from None
+            raise _Stopped(f"the chat template was stopped: {error}") from None
         except Exception as error:
             # Whatever code from a model file runs into is its fault, not the program's.
             what = str(error) or type(error).__name__
@@ -169,6 +173,8 @@ class ChatTemplate:
         variables = {"tools": None, "add_generation_prompt": True, **variables}
         try:
             return plain(self._render(messages=messages, **variables))
+        except _Stopped:
+            raise  # it would run over its limits again: do not try three times
         except TemplateError:
             return None
 
