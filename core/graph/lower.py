@@ -201,19 +201,18 @@ class _Lowering:
         self._produce(step, *node.outputs)
 
     def _linears(self, node: Node) -> None:
-        """One step per group of parts whose kernels are the same kind of activation."""
+        """One step per weight format: a step has one kernel."""
         attrs, x = node.attrs, node.inputs[0]
         residual = node.inputs[1] if attrs["residual"] else None
         parts: dict[int, list[int]] = {}
         for i, ref in enumerate(attrs["weights"]):
             ggml_type = self.kernels.weight_type(ref, "linear")
-            parts.setdefault(self.kernels.activation(ggml_type, "linear"), []).append(i)
-        for members in parts.values():
-            first = self.kernels.weight_type(attrs["weights"][members[0]], "linear")
-            view = self._activation(x, first, "linear")
+            parts.setdefault(ggml_type, []).append(i)
+        for ggml_type, members in parts.items():
+            view = self._activation(x, ggml_type, "linear")
             step = self._step("linear", node, [], union="linear")
             step.weights = [attrs["weights"][i] for i in members]
-            step.kernels = self.kernels.pair("linear", first)
+            step.kernels = self.kernels.pair("linear", ggml_type)
             step.params = {
                 "n_parts": len(members),
                 "bias": [attrs["biases"][i] for i in members],
