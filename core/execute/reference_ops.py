@@ -7,6 +7,7 @@ Each function takes the state of the step and the node, then the input arrays (T
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,12 +57,12 @@ def unary(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
 
 def binary(step: ReferenceStep, node: Node, a: np.ndarray, b: np.ndarray | None = None) -> np.ndarray:
     """add and mul: with a tensor, one value per row, or a weight vector repeated over the row."""
-    rows = a.reshape(a.shape[0], -1)
+    rows = _rows(a)
     if b is None:
         vector = step.vector(node.attrs["vector"])
         other = np.tile(vector, rows.shape[1] // vector.size)[None, :]
     else:
-        other = b.reshape(b.shape[0], -1)
+        other = _rows(b)
     return (rows + other if node.op == "add" else rows * other).reshape(a.shape)
 
 
@@ -79,6 +80,11 @@ def gpt_oss_gate(step: ReferenceStep, node: Node, gate: np.ndarray, up: np.ndarr
     return g * _sigmoid(alpha * g) * (np.clip(up, -limit, limit) + F32(1))
 
 
+def _rows(x: np.ndarray) -> np.ndarray:
+    """(T, ...) as (T, width); T may be 0, where NumPy cannot work out a -1."""
+    return x.reshape(x.shape[0], prod(x.shape[1:]))
+
+
 def embed(step: ReferenceStep, node: Node) -> np.ndarray:
     """Rows of the token table, or the embeddings the batch brings."""
     scale = F32(node.attrs["scale"])
@@ -89,7 +95,7 @@ def embed(step: ReferenceStep, node: Node) -> np.ndarray:
 
 def linear(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
     """W x + bias, scaled."""
-    y = x.reshape(x.shape[0], -1) @ step.matrix(node.attrs["weight"]).T
+    y = _rows(x) @ step.matrix(node.attrs["weight"]).T
     if node.attrs["bias"] is not None:
         y = y + step.vector(node.attrs["bias"])
     return y * F32(node.attrs["scale"]) if node.attrs["scale"] != 1.0 else y
@@ -165,7 +171,7 @@ def attention(
         if sinks is not None:
             total = total + np.exp(sink - top)
         y = np.einsum("kgtn,nkd->tkgd", p / total, values, optimize=True)
-        out[rows] = y.reshape(y.shape[0], -1)
+        out[rows] = _rows(y)
     return out
 
 
@@ -177,12 +183,12 @@ def reshape(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
 def split(step: ReferenceStep, node: Node, x: np.ndarray) -> tuple[np.ndarray, ...]:
     """Column ranges."""
     borders = np.cumsum(node.attrs["widths"])[:-1]
-    return tuple(np.split(x.reshape(x.shape[0], -1), borders, axis=1))
+    return tuple(np.split(_rows(x), borders, axis=1))
 
 
 def concat(step: ReferenceStep, node: Node, *parts: np.ndarray) -> np.ndarray:
     """Columns after each other."""
-    return np.concatenate([p.reshape(p.shape[0], -1) for p in parts], axis=1)
+    return np.concatenate([_rows(p) for p in parts], axis=1)
 
 
 def gather(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
