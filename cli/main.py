@@ -17,10 +17,19 @@ import click
 from ggfw.cli import terminal
 from ggfw.errors import GgfwError
 
-#: Verb -> (module of this package, what ``--help`` says). The command has the verb's name, with an underscore in
-#: front where that is a word of Python; so ``ggfw --help`` imports none of them.
+#: Verb -> (module of this package, what ``--help`` says). The module has it as ``VERB_verb``; so ``ggfw --help``
+#: imports none of them.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "Let a model answer one prompt."),
+    "pull": ("pull", "Fetch models."),
+    "list": ("listing", "List the models in the model folders."),
+    "show": ("show", "Show what a model file says about itself."),
+    "tokenize": ("tokens", "Print the token ids of a text."),
+    "detokenize": ("tokens", "Print the text of token ids."),
+    "logits": ("logits", "Write logits, greedy tokens and hidden states of given tokens to a file."),
+    "embed": ("embed", "Print embeddings of texts."),
+    "bench": ("bench", "Measure prompt and decode speed."),
+    "verify": ("verify", "Check native execution against the exact reference, step by step."),
     "plugins": ("plugins", "List, show and check plugins."),
 }
 

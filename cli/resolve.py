@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,28 +15,19 @@ if TYPE_CHECKING:
     from ggfw.catalogue import Entry
     from ggfw.models import ModelEntry
 
-__all__ = ["default_model", "fetch_entry", "find_model", "is_model", "pick"]
+__all__ = ["default_model", "fetch", "fetch_entry", "find_model", "is_model", "is_reference", "pick"]
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=\S)")
 
 
-@dataclass(frozen=True)
-class _Reference:
-    """A MODEL with an installed scheme."""
-
-    text: str
-    scheme: str
-
-
-def _reference(text: str) -> _Reference | None:
-    """The reference that ``text`` is, if it begins with the scheme of an installed source."""
+def is_reference(text: str) -> bool:
+    """Whether ``text`` begins with the scheme of an installed model source."""
     match = _SCHEME.match(text)
     if match is None or len(text.split()) > 1:
-        return None
+        return False
     from ggfw.registry import default_registry
 
-    scheme = match["scheme"]
-    return _Reference(text, scheme) if scheme in default_registry().model_sources else None
+    return match["scheme"] in default_registry().model_sources
 
 
 def is_model(text: str, models_dir: str | None) -> bool:
@@ -45,7 +35,7 @@ def is_model(text: str, models_dir: str | None) -> bool:
     from ggfw.catalogue import find
     from ggfw.models import select_model
 
-    if _exists(text) or _reference(text) is not None or find(text) is not None:
+    if _exists(text) or is_reference(text) or find(text) is not None:
         return True
     try:
         select_model(text, all_models(models_dir))
@@ -83,9 +73,8 @@ def find_model(text: str | None, models_dir: str | None, *, ask: bool = False) -
     from ggfw.models import select_model
 
     folder = _exists(text) and path.is_dir()
-    reference = None if folder else _reference(text)
-    if reference is not None:
-        return _fetch(reference, models_dir)
+    if not folder and is_reference(text):
+        return fetch(text, models_dir)
     entry = None if folder else find(text)
     entries = all_models(str(path) if folder else models_dir)
     known = entry and not any(_called(model, text) for model in entries)
@@ -139,31 +128,35 @@ def default_model(models_dir: str | None) -> Path:
 
 def fetch_entry(entry: Entry, models_dir: str | None) -> Path:
     """Fetch a model of the catalogue, with progress."""
-    from ggfw.catalogue import fetch
+    from ggfw import catalogue
     from ggfw.cli.progress import showing_progress
     from ggfw.registry import default_registry
 
     folder = _made(download_folder(models_dir))
     with showing_progress() as progress:
-        return fetch(entry, folder, default_registry(), progress)
+        return catalogue.fetch(entry, folder, default_registry(), progress)
 
 
-def _fetch(reference: _Reference, models_dir: str | None, *, again: bool = False) -> Path:
-    """Return the (first) file of a reference; what was fetched before needs no network."""
+def fetch(reference: str, models_dir: str | None, *, again: bool = False) -> Path:
+    """Return the (first) file of a reference with a scheme; what was fetched before needs no network.
+
+    Args:
+        again: fetch it even so.
+    """
     from ggfw.catalogue import fetch_reference
     from ggfw.cli.progress import showing_progress
     from ggfw.model_source import recall, remember
     from ggfw.registry import default_registry
 
     registry = default_registry()
-    if not registry.model_sources[reference.scheme].remote:
-        return fetch_reference(reference.text, Path(), registry)[0]
+    if not registry.model_sources[reference.partition(":")[0]].remote:
+        return fetch_reference(reference, Path(), registry)[0]
     folder = download_folder(models_dir)
-    if not again and (there := recall(folder, reference.text)):
+    if not again and (there := recall(folder, reference)):
         return there[0]
     with showing_progress() as progress:
-        paths = fetch_reference(reference.text, _made(folder), registry, progress)
-    remember(folder, reference.text, paths)
+        paths = fetch_reference(reference, _made(folder), registry, progress)
+    remember(folder, reference, paths)
     return paths[0]
 
 

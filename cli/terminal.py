@@ -51,6 +51,13 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
+def write_bytes(data: bytes) -> None:
+    """Write bytes to stdout as they are."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
 def is_terminal(stream: TextIO | None) -> bool:
     """Whether a stream is a terminal; False for one that is closed or absent."""
     try:

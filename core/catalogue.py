@@ -86,7 +86,7 @@ def fetch(entry: Entry, folder: Path, registry: Registry, progress: Progress | N
 
     def with_total(what: str, done: int, total: int | None) -> None:
         if progress is not None:
-            progress(what, done, total or max(entry.n_download, done))
+            progress(what, *((done, total) if total else (min(done, entry.n_download), entry.n_download)))
 
     reasons = []
     for reference in entry.references:

@@ -1,0 +1,231 @@
+"""``ggfw bench MODEL``: prompt and decode speed, through the engine or of the step loop alone."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ggfw.cli import terminal
+from ggfw.cli.loading import COUNT, load_options, split_load_options
+from ggfw.cli.settings import setting, verb
+
+if TYPE_CHECKING:
+    from ggfw import Handle, Model
+
+__all__ = ["bench_verb"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One repetition; counts and speeds are of all sequences together.
+
+    Args:
+        prompt_tokens: evaluated prompt tokens.
+        generated_tokens: drawn tokens, the first one of each sequence included.
+        ttft_ms: time to first token, median over the sequences.
+        prefill_ms: until the last sequence had its first token.
+        decode_ms: from then on, while all sequences were running.
+        total_ms: the whole repetition.
+        prefill_tokens_per_second: prompt tokens over prefill.
+        generated_tokens_per_second: tokens after the first ones over decode; 0 when there are none.
+    """
+
+    prompt_tokens: int
+    generated_tokens: int
+    ttft_ms: float
+    prefill_ms: float
+    decode_ms: float
+    total_ms: float
+    prefill_tokens_per_second: float
+    generated_tokens_per_second: float
+
+
+def _sample(
+    n_prompt: int, n_drawn: int, n_parallel: int, ttft: float, prefill: float, decode: float
+) -> Sample:
+    """A sample from counts over all sequences and seconds."""
+    after_first = n_drawn - n_parallel
+    return Sample(
+        prompt_tokens=n_prompt,
+        generated_tokens=n_drawn,
+        ttft_ms=ttft * 1e3,
+        prefill_ms=prefill * 1e3,
+        decode_ms=decode * 1e3,
+        total_ms=(prefill + decode) * 1e3,
+        prefill_tokens_per_second=n_prompt / prefill if prefill > 0 else 0.0,
+        generated_tokens_per_second=after_first / decode if decode > 0 and after_first > 0 else 0.0,
+    )
+
+
+class _Counts(click.ParamType):
+    """Positive numbers separated by commas."""
+
+    name = "N,N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        if isinstance(value, list):
+            value = ",".join(map(str, value))
+        return [COUNT.convert(part.strip(), param, ctx) for part in str(value).split(",")]
+
+
+@verb("bench")
+@click.argument("model", required=False)
+@setting("-p", "--prompt-tokens", type=COUNT, default=512, help="Tokens of each prompt; default: 512.")
+@setting(
+    "-n", "--new-tokens", type=COUNT, default=128, help="Tokens to draw after each prompt; default: 128."
+)
+@setting("--parallel", type=_Counts(), default="1", help="Sequences at once, such as 1,4,16; default: 1.")
+@setting(
+    "--repeat", type=COUNT, default=3, help="Repetitions, of which the medians are reported; default: 3."
+)
+@setting("--raw", is_flag=True, help="Time the step loop alone, without engine, sampler and decoder.")
+@setting("--json", "as_json", is_flag=True, help="Print JSON, with every repetition.")
+@load_options
+def bench_verb(model: str | None, **options: Any) -> None:
+    """Measure prompt and decode speed of MODEL (default: SmolLM2-135M-Instruct) on random tokens.
+
+    The measurement goes through engine, sampler and decoder unless --raw is given. One repetition before the counted
+    ones warms up.
+    """
+    from ggfw.cli.resolve import find_model
+
+    path = find_model(model, options["models_dir"])
+    loading = split_load_options(options)
+    rows = [_measure(path, loading, n_parallel, options) for n_parallel in options["parallel"]]
+    if options["as_json"]:
+        terminal.print_json(rows)
+        return
+    route = "the step loop alone (--raw)" if options["raw"] else "through engine, sampler and decoder"
+    first = rows[0]
+    click.echo(f"{first['model']}: backend {first['backend']}, {first['threads']} threads, {route}")
+    columns = ["parallel", "prompt", "new", "prompt tok/s", "decode tok/s", "ttft ms", "load ms", "peak MB"]
+    terminal.print_table(
+        columns,
+        [
+            [
+                str(row["parallel"]),
+                str(row["prompt_tokens"]),
+                str(row["new_tokens"]),
+                f"{row['prompt_tokens_per_second']:.1f}",
+                f"{row['decode_tokens_per_second']:.1f}",
+                f"{row['ttft_ms']:.1f}",
+                f"{row['load_ms']:.0f}",
+                f"{row['peak_rss_bytes'] / 1e6:.0f}",
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _measure(path: Path, loading: dict[str, Any], n_parallel: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Load the model for ``n_parallel`` sequences, warm up, and take the samples."""
+    from ggfw.cache import PAGE_SIZE
+    from ggfw.cli.answering import peak_rss
+    from ggfw.cli.loading import load_model
+    from ggfw.threads import default_threads
+
+    n_prompt, n_new = options["prompt_tokens"], options["new_tokens"]
+    # While the last prompts are evaluated, the first sequences draw already: they need room for those steps.
+    rows = max(1, loading.get("ubatch", 512) - n_parallel)
+    spare = -(-n_parallel * n_prompt // rows) if n_parallel > 1 else 0
+    ctx = -(-(n_prompt + n_new + spare) // PAGE_SIZE) * PAGE_SIZE  # whole pages, so that all sequences fit
+    begin = time.perf_counter()
+    with load_model(path, {"ctx": ctx, **loading}, n_parallel=n_parallel) as model:
+        model.tokenizer  # noqa: B018 -- the model is not ready before this is
+        load_ms = (time.perf_counter() - begin) * 1e3
+        once: Callable[..., Sample] = _raw_once if options["raw"] else _engine_once
+        once(model, n_parallel, n_prompt, min(n_new, 2), 0)
+        samples = [once(model, n_parallel, n_prompt, n_new, spare) for _ in range(options["repeat"])]
+        backend = model.info["backend"]
+    return {
+        "model": path.name,
+        "backend": backend,
+        "threads": loading.get("threads") or default_threads(),
+        "parallel": n_parallel,
+        "prompt_tokens": n_prompt,
+        "new_tokens": n_new,
+        "prompt_tokens_per_second": statistics.median(s.prefill_tokens_per_second for s in samples),
+        "decode_tokens_per_second": statistics.median(s.generated_tokens_per_second for s in samples),
+        "load_ms": load_ms,
+        "ttft_ms": statistics.median(s.ttft_ms for s in samples),
+        "peak_rss_bytes": peak_rss(),
+        "mode": "raw" if options["raw"] else "engine",
+        "samples": [asdict(sample) for sample in samples],
+    }
+
+
+def _prompts(model: Model, n_parallel: int, n_prompt: int) -> list[list[int]]:
+    """Prompts of random tokens, all different, so that no cache can help."""
+    rng = random.Random()
+    n_vocab = min(model.loaded.n_vocab, model.tokenizer.n_vocab)
+    return [[rng.randrange(n_vocab) for _ in range(n_prompt)] for _ in range(n_parallel)]
+
+
+def _engine_once(model: Model, n_parallel: int, n_prompt: int, n_new: int, spare: int) -> Sample:
+    """One repetition with requests like a user's: default sampling, text decoded."""
+    prompts = _prompts(model, n_parallel, n_prompt)
+    limits = [n_new + spare] * (n_parallel - 1) + [n_new]  # so all run until the last one has its tokens
+    requests = [
+        model.request(prompt, max_tokens=limit, ignore_eos=True)
+        for prompt, limit in zip(prompts, limits, strict=True)
+    ]
+    handles = [model.submit(request) for request in requests]
+    last = handles[-1].result()  # first come, first served: it is the last one to begin
+    for handle in handles:
+        handle.cancel()
+    timings, after_first = last.timings, last.usage.completion_tokens - 1
+    # While the last one was drawing, every step drew a token of all the others too.
+    ttfts = [_ttft(handle) for handle in handles]
+    drawn = after_first * n_parallel + n_parallel
+    ttft = statistics.median(ttfts)
+    return _sample(
+        n_parallel * n_prompt, drawn, n_parallel, ttft / 1e3, timings.ttft / 1e3, timings.decode / 1e3
+    )
+
+
+def _ttft(handle: Handle) -> float:
+    """Wait for the end of a request, canceled or not; returns its time to first token in milliseconds."""
+    from ggfw import GenerationCanceled
+
+    try:
+        return handle.result().timings.ttft
+    except GenerationCanceled as exc:
+        return float(exc.partial.timings.ttft)
+
+
+def _raw_once(model: Model, n_parallel: int, n_prompt: int, n_new: int, spare: int) -> Sample:
+    """One repetition of the bare steps: prompts in chunks, then one row per sequence, tokens by argmax of nothing."""
+    from ggfw.execute.batch import Batch, Segment
+
+    executor, cache = model.loaded.executor, model.loaded.cache
+    prompts = _prompts(model, n_parallel, n_prompt)
+    sequences = [cache.sequence() for _ in prompts]
+    try:
+        for sequence in sequences:
+            sequence.reserve(n_prompt + n_new)
+        chunk = min(n_prompt, executor.max_rows)
+        begin = time.perf_counter()
+        firsts = []
+        for sequence, prompt in zip(sequences, prompts, strict=True):
+            for at in range(0, n_prompt, chunk):
+                tokens = prompt[at : at + chunk]
+                executor.step(Batch([Segment(sequence, tokens, int(at + chunk >= n_prompt), True)]))
+            firsts.append(time.perf_counter() - begin)
+        start = time.perf_counter()
+        for i in range(n_new - 1):
+            executor.step(
+                Batch([Segment(s, [p[i % n_prompt]]) for s, p in zip(sequences, prompts, strict=True)])
+            )
+        end = time.perf_counter()
+    finally:
+        for sequence in sequences:
+            sequence.close()
+    ttft = statistics.median(firsts)
+    return _sample(n_parallel * n_prompt, n_parallel * n_new, n_parallel, ttft, start - begin, end - start)

@@ -1,0 +1,86 @@
+"""``ggfw verify MODEL``: the native executor against the reference, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from ggfw.cli import terminal
+from ggfw.cli.loading import COUNT, models_dir_option
+from ggfw.cli.settings import setting, verb
+
+__all__ = ["verify_verb"]
+
+#: Text that is evaluated when nothing else is given.
+TEXT = "The quick brown fox jumps over the lazy dog. 3 + 4 = 7, and so on."
+
+
+@verb("verify")
+@click.argument("model")
+@setting("--ids", metavar="1,2,3", help="Token ids to evaluate; default: those of a short sentence.")
+@setting("--backend", metavar="NAME", help="Kernel backend; default: the best here.")
+@setting(
+    "--kv-type",
+    type=click.Choice(["f32", "f16", "bf16"]),
+    default="f32",
+    help="Type of the attention cache; default: f32.",
+)
+@setting("--threads", type=COUNT, help="Threads; default: the usable physical cores.")
+@setting("--json", "as_json", is_flag=True, help="Print JSON.")
+@models_dir_option
+def verify_verb(
+    model: str,
+    ids: str | None,
+    backend: str | None,
+    kv_type: str,
+    threads: int | None,
+    as_json: bool,
+    models_dir: str | None,
+) -> int:
+    """Check each native step of MODEL against the exact reference, then let it run free and compare the logits.
+
+    Exits with 1 when a step is beyond the bound of its operation and format.
+    """
+    from ggfw.cli.progress import waiting
+    from ggfw.cli.resolve import find_model
+    from ggfw.cli.tokens import parse_ids
+    from ggfw.gguf import GGUF
+    from ggfw.tokenizer import Tokenizer
+    from ggfw.verify import verify
+
+    path = find_model(model, models_dir)
+    if ids is None:
+        with GGUF.open(path) as gguf:
+            tokens = Tokenizer.from_metadata(gguf.metadata).encode(TEXT)
+    else:
+        tokens = parse_ids(ids)
+    with waiting("comparing with the reference"):
+        found = verify(path, tokens, backend=backend, kv_type=kv_type, threads=threads)
+    bad, free = found.first_bad, found.free_run
+    if as_json:
+        terminal.print_json(
+            {
+                "ok": found.ok,
+                "backend": found.backend,
+                "kv_type": found.kv_type,
+                "n_tokens": found.n_tokens,
+                "steps": [{**asdict(step), "ok": step.ok} for step in found.steps],
+                "first_bad": None if bad is None else bad.index,
+                "free_run": None if free is None else asdict(free),
+            }
+        )
+        return int(not found.ok)
+    checked = f"{len(found.steps)} steps with backend {found.backend}, cache {found.kv_type}, {found.n_tokens} tokens"
+    step = bad or max(found.steps, key=lambda step: step.error / step.bound)
+    print(
+        f"{'ok' if bad is None else 'failed'}: {checked}; "
+        f"{'nearest to its bound' if bad is None else 'first step beyond its bound'}: "
+        f"{step.index}, {step.step}: {step.error:.2e} of {step.bound:.0e}"
+    )
+    if free is not None:
+        print(
+            f"free run: largest difference of logits {free.max_abs:.2e}, mean KL {free.mean_kl:.2e}, "
+            f"same best token at {100 * free.top1_same:.1f} % of positions"
+        )
+    return int(not found.ok)
