@@ -1,4 +1,4 @@
-"""The Python side of the C contract: ``ggfw_abi.py``, generated from the installed headers when the libraries are built.
+"""The Python side of the C contract: ``ggfw_abi.py``, generated from the headers when the libraries are built.
 
 cffi's out-of-line ABI mode: no C compiler and no Python headers are needed for it, and at run time nothing is parsed.
 Imported by ``build.py`` from its own folder, so it needs only the standard library and cffi.
