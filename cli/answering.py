@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Any
 from ggfw.cli import terminal
 
 if TYPE_CHECKING:
-    from ggfw import Model, Request, Result
+    from ggfw import Model, Request, Result, Stream
 
-__all__ = ["peak_rss", "result_object", "say_stats", "say_why_it_ended", "write_answer"]
+__all__ = ["AnswerStopped", "peak_rss", "result_object", "say_stats", "say_why_it_ended", "write_answer"]
+
+
+class AnswerStopped(KeyboardInterrupt):
+    """The user stopped an answer; ``partial`` is the result so far, or None."""
+
+    def __init__(self, partial: Result | None) -> None:
+        super().__init__()
+        self.partial = partial
 
 
 def write_answer(model: Model, request: Request, *, quiet: bool = False) -> Result:
@@ -21,7 +29,7 @@ def write_answer(model: Model, request: Request, *, quiet: bool = False) -> Resu
 
     Raises:
         GenerationError: it failed or its time was over; what had come is written.
-        KeyboardInterrupt: the user stopped it; the request is canceled.
+        AnswerStopped: the user pressed Ctrl-C; the request is canceled.
     """
     from ggfw import ReasoningDelta, Stream, TextDelta
 
@@ -46,12 +54,25 @@ def write_answer(model: Model, request: Request, *, quiet: bool = False) -> Resu
                 else:
                     sys.stderr.write(f"{delta.name}{delta.arguments}")
                     sys.stderr.flush()
+        except KeyboardInterrupt:
+            raise AnswerStopped(_canceled(stream)) from None
         finally:
             if thinking:
                 terminal.say(plain)
             if not ends_line:
                 terminal.write("\n")
         return stream.result()
+
+
+def _canceled(stream: Stream) -> Result | None:
+    """Cancel a request; returns what it had by then."""
+    from ggfw import GenerationError
+
+    stream.close()
+    try:
+        return stream.result()
+    except GenerationError as exc:
+        return exc.partial  # type: ignore[no-any-return]
 
 
 def say_why_it_ended(result: Result, max_tokens: int | None) -> None:

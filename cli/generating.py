@@ -10,6 +10,7 @@ from ggfw.errors import InvalidRequest
 
 __all__ = [
     "generation_options",
+    "sampling_options",
     "split_generation_options",
     "stats_option",
     "system_option",
@@ -17,7 +18,7 @@ __all__ = [
     "think_option",
 ]
 
-_OPTIONS = (
+_SAMPLING = (
     setting("--max-tokens", "-n", type=int, help="Tokens to write at most; -1: to the end of the context."),
     setting(
         "--temp", "--temperature", "temperature", type=float, help="Temperature; 0: always the best token."
@@ -34,35 +35,32 @@ _OPTIONS = (
         "--logit-bias", multiple=True, metavar="ID=X", help="Add X to the logit of token ID. Repeatable."
     ),
     setting("--seed", type=int, help="Seed of the random numbers; -1: a fresh one."),
+)
+
+_ENDING = (
     setting("--stop", multiple=True, metavar="TEXT", help="End the answer before TEXT. Repeatable."),
     setting("--timeout", type=float, metavar="SECONDS", help="Give up after so many seconds."),
     setting("--ignore-eos", is_flag=True, help="Go on after the model has ended its answer."),
 )
 
 _KEYS = (
-    "max_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "repeat_penalty",
-    "repeat_last_n",
-    "frequency_penalty",
-    "presence_penalty",
-    "seed",
-    "stop",
-    "timeout",
-    "ignore_eos",
-    "logit_bias",
-)
+    "max_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n",
+    "frequency_penalty", "presence_penalty", "logit_bias", "seed", "stop", "timeout", "ignore_eos",
+)  # fmt: skip
+
+
+def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a verb with the options of sampling."""
+    for option in reversed(_SAMPLING):
+        command = option(command)
+    return command
 
 
 def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a verb with the options of sampling and of ending an answer."""
-    for option in reversed(_OPTIONS):
+    for option in reversed(_ENDING):
         command = option(command)
-    return command
+    return sampling_options(command)
 
 
 def split_generation_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +74,7 @@ def split_generation_options(options: dict[str, Any]) -> dict[str, Any]:
     if timeout is not None and not timeout > 0:
         raise InvalidRequest(f"timeout is {timeout:g}; a positive number of seconds was expected", "timeout")
     taken["logit_bias"] = dict(map(_bias, taken["logit_bias"])) or None
-    taken["stop"] = [text for text in taken["stop"] if text] or None
+    taken["stop"] = [text for text in taken.get("stop", ()) if text] or None
     return {key: value for key, value in taken.items() if value is not None and value is not False}
 
 

@@ -21,6 +21,8 @@ from ggfw.errors import GgfwError
 #: imports none of them.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "Let a model answer one prompt."),
+    "chat": ("chat", "Talk with a model."),
+    "serve": ("serve", "Serve a model over HTTP."),
     "pull": ("pull", "Fetch models."),
     "list": ("listing", "List the models in the model folders."),
     "show": ("show", "Show what a model file says about itself."),
@@ -31,6 +33,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "bench": ("bench", "Measure prompt and decode speed."),
     "verify": ("verify", "Check native execution against the exact reference, step by step."),
     "plugins": ("plugins", "List, show and check plugins."),
+    "doctor": ("doctor", "Report on this machine and this installation."),
 }
 
 

@@ -1,0 +1,94 @@
+"""``ggfw serve [MODEL]``: the HTTP server, in this process."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import Any
+
+import click
+
+from ggfw.cli import terminal
+from ggfw.cli.generating import sampling_options, split_generation_options
+from ggfw.cli.loading import COUNT, load_options, split_load_options
+from ggfw.cli.settings import setting, verb
+from ggfw.errors import InvalidRequest
+
+__all__ = ["serve_verb"]
+
+
+@verb("serve")
+@click.argument("model", required=False)
+@setting("--host", default="127.0.0.1", help="Address to listen on; default: 127.0.0.1.")
+@setting("--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0: any free one; default: 8080.")
+@setting("--parallel", type=COUNT, default=4, help="Requests that run at once; default: 4.")
+@setting("--max-queue", type=COUNT, default=64, help="Requests that may wait besides; default: 64.")
+@setting(
+    "--log-format",
+    type=click.Choice(["auto", "console", "json", "none"]),
+    default="auto",
+    help="One line per request on stderr; auto: console on a terminal, else json.",
+)
+@sampling_options
+@load_options
+def serve_verb(model: str | None, **options: Any) -> None:
+    """Serve MODEL (default: SmolLM2-135M-Instruct) over HTTP until interrupted.
+
+    The sampling options are the defaults of requests that do not say otherwise.
+    """
+    from ggfw.cli.loading import load_model
+    from ggfw.cli.resolve import find_model
+
+    loading = split_load_options(options)
+    defaults = split_generation_options(options)
+    # Bound before the model is loaded: a port in use should not cost that time.
+    with _listen(options["host"], options["port"]) as sock:
+        path = find_model(model, options["models_dir"], ask=True)
+        more = {"n_parallel": options["parallel"], "max_queue": options["max_queue"]}
+        with load_model(path, loading, **more) as loaded:
+            from ggfw.server.app import create_app, serve
+
+            app = create_app(loaded, defaults=defaults, log=_logger(options["log_format"]))
+            terminal.say(_banner(loaded.info, sock))
+            serve(app, sock=sock)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Open the listening socket."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=256)
+    except (OSError, UnicodeError) as exc:
+        why = getattr(exc, "strerror", None) or str(exc)
+        raise InvalidRequest(
+            f"cannot listen on {host} port {port}: {why}; choose others with --host and --port", "port"
+        ) from exc
+
+
+def _banner(info: dict[str, Any], sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    address = f"[{host}]" if ":" in host else host
+    return (
+        f"ggfw: {info['name']} ({info['architecture']}, backend {info['backend']}, context {info['n_ctx']}, "
+        f"{info['n_parallel']} at once) on http://{address}:{port}/v1 (Ctrl-C ends it)"
+    )
+
+
+def _logger(form: str) -> Any:
+    """A structlog logger that writes to stderr, or None."""
+    if form == "none":
+        return None
+    import structlog
+
+    console = form == "console" or (form == "auto" and terminal.is_terminal(sys.stderr))
+    renderer: Any = structlog.processors.JSONRenderer(ensure_ascii=False)
+    if console:
+        renderer = structlog.dev.ConsoleRenderer(colors=terminal.coloured(sys.stderr))
+    return structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.add_log_level,
+            renderer,
+        ],
+    )
