@@ -21,18 +21,18 @@
 
 /* ---- functions per format ------------------------------------------------------------------------------------------------ */
 
-#define LINEAR_TILE_RUN(F, family, R)                                                                                   \
-    static void linear_run_##F##_##R(const uint8_t *panel, const uint8_t *tile, int64_t n_in, float *const *out,        \
+#define LINEAR_TILE_RUN(F, family, x_of, R)                                                                             \
+    static void linear_run_##F##_##R(const uint8_t *panel, const uint8_t *const *x, int64_t n_in, float *const *out,    \
                                      int64_t prefetch)                                                                  \
     {                                                                                                                   \
-        family##_tile_run(TYPE_##F, R, panel, tile, n_in, out, prefetch);                                               \
+        family##_tile_run(TYPE_##F, R, panel, x_of, n_in, out, prefetch);                                               \
     }
 
-#define LINEAR_COMMON(F, family, infix)                                                                                 \
-    LINEAR_TILE_RUN(F, family, 1)                                                                                       \
-    LINEAR_TILE_RUN(F, family, 2)                                                                                       \
-    LINEAR_TILE_RUN(F, family, 4)                                                                                       \
-    LINEAR_TILE_RUN(F, family, 8)                                                                                       \
+#define LINEAR_COMMON(F, family, infix, x_of)                                                                           \
+    LINEAR_TILE_RUN(F, family, x_of, 1)                                                                                 \
+    LINEAR_TILE_RUN(F, family, x_of, 2)                                                                                 \
+    LINEAR_TILE_RUN(F, family, x_of, 4)                                                                                 \
+    LINEAR_TILE_RUN(F, family, x_of, 8)                                                                                 \
     static int64_t linear_panel_bytes_##F(int64_t n_in) { return pack_##infix##panel_bytes(TYPE_##F, n_in); }           \
     static int64_t linear_pack_size_##F(int64_t n_out, int64_t n_in)                                                    \
     {                                                                                                                   \
@@ -55,31 +55,25 @@
     }
 
 #define LINEAR_QUANT(F)                                                                                                 \
-    LINEAR_COMMON(F, linear, )                                                                                          \
+    LINEAR_COMMON(F, linear, , x[0])                                                                                    \
     static int64_t linear_tile_bytes_##F(int R, int64_t n_in) { return linear_tile_bytes(TYPE_##F, R, n_in); }          \
     static void linear_tile_build_##F(int R, const uint8_t *const *rows, int n, int64_t n_in, uint8_t *tile)            \
     {                                                                                                                   \
         linear_tile_build(TYPE_##F, R, rows, n, n_in, tile);                                                            \
     }
 
-#define LINEAR_FLOAT(F)                                                                                                 \
-    LINEAR_COMMON(F, linear_float, float_)                                                                              \
-    static int64_t linear_tile_bytes_##F(int R, int64_t n_in) { return linear_float_tile_bytes(R, n_in); }              \
-    static void linear_tile_build_##F(int R, const uint8_t *const *rows, int n, int64_t n_in, uint8_t *tile)            \
-    {                                                                                                                   \
-        linear_float_tile_build(R, rows, n, n_in, tile);                                                                \
-    }
+#define LINEAR_FLOAT(F) LINEAR_COMMON(F, linear_float, float_, (const float *const *)x)
 
 LINEAR_QUANT_FORMATS(LINEAR_QUANT)
 LINEAR_FLOAT_FORMATS(LINEAR_FLOAT)
 
 /* ---- what the shared loops look up ------------------------------------------------------------------------------------- */
 
-#define LINEAR_OPS(F, tile)                                                                                             \
-    [TYPE_##F] = { linear_panel_bytes_##F, linear_tile_bytes_##F, linear_tile_build_##F,                                \
-                   { linear_run_##F##_1, linear_run_##F##_2, linear_run_##F##_4, linear_run_##F##_8 }, tile },
-#define LINEAR_QUANT_OPS(F) LINEAR_OPS(F, LINEAR_MAX_TILE)
-#define LINEAR_FLOAT_OPS(F) LINEAR_OPS(F, LV_FLOAT_TILE)
+#define LINEAR_RUNS(F) { linear_run_##F##_1, linear_run_##F##_2, linear_run_##F##_4, linear_run_##F##_8 }
+#define LINEAR_QUANT_OPS(F)                                                                                             \
+    [TYPE_##F] = { linear_panel_bytes_##F, linear_tile_bytes_##F, linear_tile_build_##F, LINEAR_RUNS(F),                \
+                   LINEAR_MAX_TILE },
+#define LINEAR_FLOAT_OPS(F) [TYPE_##F] = { linear_panel_bytes_##F, NULL, NULL, LINEAR_RUNS(F), LV_FLOAT_TILE },
 
 static const linear_ops *linear_ops_of(int32_t format)
 {

@@ -1,21 +1,12 @@
-/* linear_float.h: F32, F16 and BF16 weights times a tile of f32 activation rows.
+/* linear_float.h: F32, F16 and BF16 weights times R rows of f32 activations, which are read where they are.
  *
- * Packed: column k of a panel is 16 neighbouring weights, in the file's type. A tile holds R rows transposed: column k
- * is R neighbouring floats. Any number of columns; even and odd columns are summed apart, each in order, for every R.
+ * Packed: column k of a panel is 16 neighbouring weights, in the file's type. Any number of columns; even and odd
+ * columns are summed apart, each in order, for every R.
  */
 #ifndef GGFW_LINEAR_FLOAT_H
 #define GGFW_LINEAR_FLOAT_H
 
 #include "linear_tile.h"
-
-LINEAR_INLINE int64_t linear_float_tile_bytes(int R, int64_t n_in) { return linear_round64(n_in * R * 4); }
-
-LINEAR_INLINE void linear_float_tile_build(int R, const uint8_t *const *rows, int n, int64_t n_in, uint8_t *tile)
-{
-    float *column = (float *)tile;
-    for (int64_t k = 0; k < n_in; k++, column += R)
-        for (int r = 0; r < R; r++) column[r] = r < n ? ((const float *)rows[r])[k] : 0;
-}
 
 LINEAR_INLINE lv_floats linear_float_column(int type, const uint8_t *at)
 {
@@ -23,11 +14,14 @@ LINEAR_INLINE lv_floats linear_float_column(int type, const uint8_t *at)
     return type == TYPE_F16 ? lv_load_f16(at) : lv_load_bf16(at);
 }
 
-LINEAR_INLINE void linear_float_tile_run(int type, int R, const uint8_t *panel, const uint8_t *tile, int64_t n_in,
-                                         float *const *out, int64_t prefetch)
+/* out[r][0..16) = panel times rows[r]. prefetch: distance in bytes, 0 = none. */
+LINEAR_INLINE void linear_float_tile_run(int type, int R, const uint8_t *panel, const float *const *rows,
+                                         int64_t n_in, float *const *out, int64_t prefetch)
 {
     const int bytes = linear_float_bytes(type), column = LINEAR_PANEL * bytes;
-    const float *x = (const float *)tile;
+    const float *x[LINEAR_MAX_TILE];
+    LV_UNROLL
+    for (int r = 0; r < R; r++) x[r] = rows[r];
     lv_floats sum[2][LV_PARTS][LINEAR_MAX_TILE];
     LV_UNROLL
     for (int c = 0; c < 2; c++) {
@@ -38,7 +32,7 @@ LINEAR_INLINE void linear_float_tile_run(int type, int R, const uint8_t *panel, 
         }
     }
     int64_t k = 0;
-    for (; k + 2 <= n_in; k += 2, x += 2 * R, panel += 2 * column) {
+    for (; k + 2 <= n_in; k += 2, panel += 2 * column) {
         if (prefetch) {
             __builtin_prefetch(panel + prefetch, 0, 3);
             if (bytes == 4) __builtin_prefetch(panel + prefetch + 64, 0, 3);
@@ -49,7 +43,7 @@ LINEAR_INLINE void linear_float_tile_run(int type, int R, const uint8_t *panel, 
             for (int p = 0; p < LV_PARTS; p++) {
                 const lv_floats w = linear_float_column(type, panel + c * column + p * LV_LANES * bytes);
                 LV_UNROLL
-                for (int r = 0; r < R; r++) sum[c][p][r] = lv_fma(w, lv_set(x[c * R + r]), sum[c][p][r]);
+                for (int r = 0; r < R; r++) sum[c][p][r] = lv_fma(w, lv_set(x[r][k + c]), sum[c][p][r]);
             }
         }
     }
@@ -57,8 +51,10 @@ LINEAR_INLINE void linear_float_tile_run(int type, int R, const uint8_t *panel, 
     for (int p = 0; p < LV_PARTS; p++) {
         LV_UNROLL
         for (int r = 0; r < R; r++) {
-            if (k < n_in)
-                sum[0][p][r] = lv_fma(linear_float_column(type, panel + p * LV_LANES * bytes), lv_set(x[r]), sum[0][p][r]);
+            if (k < n_in) {
+                const lv_floats w = linear_float_column(type, panel + p * LV_LANES * bytes);
+                sum[0][p][r] = lv_fma(w, lv_set(x[r][k]), sum[0][p][r]);
+            }
             lv_store(out[r] + p * LV_LANES, lv_add(sum[0][p][r], sum[1][p][r]));
         }
     }

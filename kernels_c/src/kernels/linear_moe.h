@@ -14,8 +14,7 @@ LINEAR_INLINE int32_t linear_moe_groups(const ggfw_step *step, const ggfw_run *r
 {
     const ggfw_weight *w = step->weight[0];
     const int64_t panels = (w->n_out + LINEAR_PANEL - 1) / LINEAR_PANEL;
-    const int64_t least = (4 * run->n_threads + candidates - 1) / candidates;
-    return linear_panel_groups(panels, linear_ops_of(w->format)->panel_bytes(w->n_in), least, 1);
+    return linear_panel_groups(panels, linear_ops_of(w->format)->panel_bytes(w->n_in), 1, candidates, run->n_threads);
 }
 
 LINEAR_INLINE int32_t linear_moe_candidates(const ggfw_step *step, int32_t rows)
@@ -73,20 +72,19 @@ static void linear_moe_run(const ggfw_step *step, const ggfw_run *run, int32_t r
                                                              : weight->n_in * 4;
     const int block = linear_block_rows(ops, weight->n_in, LINEAR_MAX_ROWS);
     while (pair < pairs) {
-        const uint8_t *rows[LINEAR_MAX_ROWS];
+        linear_rows x = { .n = 0 };
         float *out[LINEAR_MAX_ROWS];
-        int n = 0;
-        for (; pair < pairs && n < block; pair++) {
+        for (; pair < pairs && x.n < block; pair++) {
             const int32_t row = row_begin + (int32_t)(pair / k), slot = (int32_t)(pair % k);
             if (linear_moe_expert(step, run, row, slot) != expert) continue;
-            rows[n] = run->arena + step->in[0].offset + (int64_t)row * step->in[0].stride + slot * slot_bytes;
-            out[n] = (float *)(run->arena + step->out[0].offset + (int64_t)row * step->out[0].stride)
+            x.at[x.n] = run->arena + step->in[0].offset + (int64_t)row * step->in[0].stride + slot * slot_bytes;
+            out[x.n] = (float *)(run->arena + step->out[0].offset + (int64_t)row * step->out[0].stride)
                      + slot * weight->n_out;
-            n++;
+            x.n++;
         }
-        if (n == 0) return;
-        linear_build_tiles(ops, rows, n, weight->n_in, scratch);
-        linear_run_panels(ops, matrix, first, end, weight->n_in, weight->n_out, scratch, n, out, NULL, &finish,
+        if (x.n == 0) return;
+        linear_build_tiles(ops, &x, weight->n_in, scratch);
+        linear_run_panels(ops, matrix, first, end, weight->n_in, weight->n_out, &x, out, NULL, &finish,
                           run->prefetch);
     }
 }

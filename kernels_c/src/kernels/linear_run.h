@@ -29,9 +29,7 @@ LINEAR_INLINE linear_geometry linear_cut(const ggfw_step *step, const ggfw_run *
     for (int p = 0; p < step->params.linear.n_parts; p++) g.panels += linear_part_panels(step, p);
     g.block_rows = linear_block_rows(ops, n_in, rows);
     g.row_blocks = (rows + g.block_rows - 1) / g.block_rows;
-    /* With many rows a chunk is long whatever its bytes: then cut finely enough for the threads to end together. */
-    const int64_t least = rows <= LINEAR_MAX_TILE ? 1 : (4 * run->n_threads + g.row_blocks - 1) / g.row_blocks;
-    g.groups = linear_panel_groups(g.panels, ops->panel_bytes(n_in), least, run->n_threads);
+    g.groups = linear_panel_groups(g.panels, ops->panel_bytes(n_in), rows, g.row_blocks, run->n_threads);
     return g;
 }
 
@@ -59,9 +57,9 @@ static void linear_run(const ggfw_step *step, const ggfw_run *run, int32_t row_b
     const int32_t row = row_begin + chunk % g.row_blocks * g.block_rows;
     const int n = row_end - row < g.block_rows ? row_end - row : g.block_rows;
 
-    const uint8_t *rows[LINEAR_MAX_ROWS];
-    for (int r = 0; r < n; r++) rows[r] = run->arena + step->in[0].offset + (int64_t)(row + r) * step->in[0].stride;
-    linear_build_tiles(ops, rows, n, n_in, scratch);
+    linear_rows x = { .n = n };
+    for (int r = 0; r < n; r++) x.at[r] = run->arena + step->in[0].offset + (int64_t)(row + r) * step->in[0].stride;
+    linear_build_tiles(ops, &x, n_in, scratch);
 
     int64_t first = g.panels * group / g.groups;
     int64_t end = g.panels * (group + 1) / g.groups;
@@ -77,8 +75,8 @@ static void linear_run(const ggfw_step *step, const ggfw_run *run, int32_t row_b
                 out[r] = (float *)(run->arena + to->offset + (int64_t)(row + r) * to->stride);
                 residual[r] = (const float *)(run->arena + add->offset + (int64_t)(row + r) * add->stride);
             }
-            linear_run_panels(ops, weight->data, first, end < panels ? end : panels, n_in, weight->n_out, scratch, n,
-                              out, add->width ? residual : NULL, &finish, run->prefetch);
+            linear_run_panels(ops, weight->data, first, end < panels ? end : panels, n_in, weight->n_out, &x, out,
+                              add->width ? residual : NULL, &finish, run->prefetch);
         }
         first = first > panels ? first - panels : 0;
         end -= panels;
