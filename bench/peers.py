@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -211,7 +212,9 @@ def run_pairs(
             }
         )
         results.save()
-        progress = f"  {measure.name} {len(entry['pairs'])}/{pairs}: llama.cpp {llama.value:.4g}"
+        progress = (
+            f"  {measure.name}, pair {len(entry['pairs'])} ({pairs} wanted): llama.cpp {llama.value:.4g}"
+        )
         print(
             progress + (f", ggfw {ggfw.value:.4g} {measure.unit}" if ggfw else ""),
             file=sys.stderr,
@@ -364,4 +367,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that children are ended too
     sys.exit(main())

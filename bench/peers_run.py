@@ -318,6 +318,10 @@ def run_process(argv: list[str], timeout: float = RUN_TIMEOUT_SECONDS) -> Outcom
                 pieces.append(piece)
             _, status, usage = os.wait4(child.pid, 0)
             wall = time.perf_counter() - start
+        except BaseException:
+            child.kill()  # interrupted: a benchmark that nobody waits for must not go on
+            child.wait()
+            raise
         finally:
             killer.cancel()
             child.stdout.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import sys
 import tarfile
 from pathlib import Path
@@ -278,6 +280,26 @@ def test_a_failing_process_shows_its_last_words() -> None:
         peers_run.run_process(["/nowhere/ggfw"])
     with pytest.raises(peers_build.PeersError, match=r"cannot be read .*: \(nothing\)"):
         peers_run.take_sample([sys.executable, "-c", ""], peers_run.MEASURES["start"].read_ggfw)
+
+
+def test_an_interrupted_run_ends_its_process(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    code = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(30)"
+
+    def interrupt(*_: object) -> None:
+        if pid.is_file() and pid.read_text():  # it runs: now the benchmark is interrupted
+            sys.exit(143)
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    try:
+        with pytest.raises(SystemExit):
+            peers_run.run_process([sys.executable, "-c", code])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 def test_llama_variables_do_not_reach_the_children(monkeypatch: pytest.MonkeyPatch) -> None:
