@@ -10,6 +10,8 @@ from typing import Any
 from ggfw.chat.deltas import Delta, coalesce
 from ggfw.result import Result
 
+Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
 
 class Handle:
     """What :meth:`ggfw.engine.Engine.submit` returns.
@@ -26,9 +28,14 @@ class Handle:
     def __init__(self, id: str, on_cancel: Callable[[], None]) -> None:
         self.id = id
         self._on_cancel = on_cancel
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
         self._pending: list[Delta] = []
-        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        # Who waits for deltas and who for the end are kept apart: waiting for the result must not wake for each token.
+        self._readable = threading.Condition(self._lock)
+        self._n_readers = 0
+        self._ended = threading.Event()
+        self._async_readers: list[Waiter] = []
+        self._async_enders: list[Waiter] = []
         self._done = False
         self._result: Result | None = None
         self._error: BaseException | None = None
@@ -62,15 +69,17 @@ class Handle:
             TimeoutError: it has not ended yet.
             GenerationError: it failed, was canceled or its deadline passed (``partial`` holds the result so far).
         """
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._done, timeout):
-                raise TimeoutError(f"request {self.id} has not finished within {timeout:g} s")
+        if not self._ended.wait(timeout):
+            raise TimeoutError(f"request {self.id} has not finished within {timeout:g} s")
         return self._outcome()
 
     def __iter__(self) -> Iterator[Delta]:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._pending or self._done)
+            with self._lock:
+                self._n_readers += 1
+                while not (self._pending or self._done):
+                    self._readable.wait()
+                self._n_readers -= 1
                 taken, done = self._take()
             yield from taken
             if done:
@@ -79,8 +88,8 @@ class Handle:
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         while True:
-            with self._changed:
-                waiter = None if self._pending or self._done else self._wait()
+            with self._lock:
+                waiter = None if self._pending or self._done else _waiter(self._async_readers)
                 taken, done = self._take()
             if waiter is not None:
                 await waiter
@@ -93,8 +102,8 @@ class Handle:
 
     def __await__(self) -> Generator[Any, None, Result]:
         while True:
-            with self._changed:
-                waiter = None if self._done else self._wait()
+            with self._lock:
+                waiter = None if self._done else _waiter(self._async_enders)
             if waiter is None:
                 return self._outcome()
             yield from waiter.__await__()
@@ -102,16 +111,24 @@ class Handle:
     # -- for the engine's thread ----------------------------------------------------------------------------------
 
     def _push(self, deltas: list[Delta]) -> None:
-        with self._changed:
-            self._pending.extend(deltas)
-            self._wake()
+        with self._lock:
+            self._pending += deltas
+            if self._n_readers:
+                self._readable.notify_all()
+            waiters, self._async_readers = self._async_readers, []
+        if waiters:
+            _wake(waiters)
 
     def _finish(self, result: Result | None, error: BaseException | None) -> None:
-        with self._changed:
+        with self._lock:
             if self._done:
                 return
             self._result, self._error, self._done = result, error, True
-            self._wake()
+            self._readable.notify_all()
+            waiters = self._async_readers + self._async_enders
+            self._async_readers, self._async_enders = [], []
+        self._ended.set()
+        _wake(waiters)
 
     # -- both; the lock is held -----------------------------------------------------------------------------------
 
@@ -119,27 +136,27 @@ class Handle:
         taken, self._pending = self._pending, []
         return (coalesce(taken) if len(taken) > 1 else taken), self._done
 
-    def _wait(self) -> asyncio.Future[None]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._waiters.append((loop, future))
-        return future
-
-    def _wake(self) -> None:
-        self._changed.notify_all()
-        if self._waiters:
-            waiters, self._waiters = self._waiters, []
-            for loop, future in waiters:
-                try:
-                    loop.call_soon_threadsafe(_release, future)
-                except RuntimeError:  # that event loop is closed: its reader is gone
-                    continue
-
     def _outcome(self) -> Result:
         if self._error is not None:
             raise self._error
         assert self._result is not None
         return self._result
+
+
+def _waiter(waiters: list[Waiter]) -> asyncio.Future[None]:
+    """A future in the caller's event loop, added to ``waiters``."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    waiters.append((loop, future))
+    return future
+
+
+def _wake(waiters: list[Waiter]) -> None:
+    for loop, future in waiters:
+        try:
+            loop.call_soon_threadsafe(_release, future)
+        except RuntimeError:  # that event loop is closed: its reader is gone
+            continue
 
 
 def _release(future: asyncio.Future[None]) -> None:

@@ -67,28 +67,36 @@ class Tracked(str):
     # -- followed character by character
 
     def lstrip(self, chars: str | None = None) -> str:
+        """``str.lstrip``; marks kept."""
         return self[len(self) - len(str.lstrip(self, chars)) :]
 
     def rstrip(self, chars: str | None = None) -> str:
+        """``str.rstrip``; marks kept."""
         return self[: len(str.rstrip(self, chars))]
 
     def strip(self, chars: str | None = None) -> str:
+        """``str.strip``; marks kept."""
         end = len(str.rstrip(self, chars))
         return self[end - len(str.lstrip(str.__getitem__(self, slice(0, end)), chars)) : end]
 
     def removeprefix(self, prefix: str) -> str:
+        """``str.removeprefix``; marks kept."""
         return self[len(prefix) :] if prefix and self.startswith(prefix) else self
 
     def removesuffix(self, suffix: str) -> str:
+        """``str.removesuffix``; marks kept."""
         return self[: -len(suffix)] if suffix and self.endswith(suffix) else self
 
     def split(self, sep: str | None = None, maxsplit: int = -1) -> list[str]:  # type: ignore[override]
+        """``str.split``; marks kept."""
         return self._located(str.split(self, sep, maxsplit))
 
     def rsplit(self, sep: str | None = None, maxsplit: int = -1) -> list[str]:  # type: ignore[override]
+        """``str.rsplit``; marks kept."""
         return self._located(str.rsplit(self, sep, maxsplit))
 
     def splitlines(self, keepends: bool = False) -> list[str]:  # type: ignore[override]
+        """``str.splitlines``; marks kept."""
         at, out = 0, []
         for line, whole in zip(str.splitlines(self), str.splitlines(self, True), strict=True):
             out.append(self[at : at + len(whole if keepends else line)])
@@ -96,14 +104,17 @@ class Tracked(str):
         return out
 
     def partition(self, sep: str) -> tuple[str, str, str]:
+        """``str.partition``; marks kept."""
         at = self.find(sep)
         return (self, "", "") if at < 0 else (self[:at], self[at : at + len(sep)], self[at + len(sep) :])
 
     def rpartition(self, sep: str) -> tuple[str, str, str]:
+        """``str.rpartition``; marks kept."""
         at = self.rfind(sep)
         return ("", "", self) if at < 0 else (self[:at], self[at : at + len(sep)], self[at + len(sep) :])
 
     def replace(self, old: str, new: str, count: int = -1) -> str:  # type: ignore[override]
+        """``str.replace``; marks kept."""
         if not old:
             return Tracked(str.replace(self, old, new, count))
         out: list[str] = []
@@ -118,50 +129,65 @@ class Tracked(str):
         return join([*out, self[at:]])
 
     def join(self, parts: Iterable[str]) -> str:
+        """``str.join``; marks kept."""
         return join(parts, self)
 
     def lower(self) -> str:
+        """``str.lower``; marks kept."""
         return self._same_length(str.lower(self))
 
     def upper(self) -> str:
+        """``str.upper``; marks kept."""
         return self._same_length(str.upper(self))
 
     def capitalize(self) -> str:
+        """``str.capitalize``; marks kept."""
         return self._same_length(str.capitalize(self))
 
     def swapcase(self) -> str:
+        """``str.swapcase``; marks kept."""
         return self._same_length(str.swapcase(self))
 
     # -- not followed: wholly foreign
 
     def casefold(self) -> str:
+        """``str.casefold``; the result is foreign."""
         return Tracked(str.casefold(self))
 
     def title(self) -> str:
+        """``str.title``; the result is foreign."""
         return Tracked(str.title(self))
 
     def center(self, width: int, fill: str = " ") -> str:  # type: ignore[override]
+        """``str.center``; the result is foreign."""
         return Tracked(str.center(self, width, fill))
 
     def ljust(self, width: int, fill: str = " ") -> str:  # type: ignore[override]
+        """``str.ljust``; the result is foreign."""
         return Tracked(str.ljust(self, width, fill))
 
     def rjust(self, width: int, fill: str = " ") -> str:  # type: ignore[override]
+        """``str.rjust``; the result is foreign."""
         return Tracked(str.rjust(self, width, fill))
 
     def zfill(self, width: int) -> str:  # type: ignore[override]
+        """``str.zfill``; the result is foreign."""
         return Tracked(str.zfill(self, width))
 
     def expandtabs(self, tabsize: int = 8) -> str:  # type: ignore[override]
+        """``str.expandtabs``; the result is foreign."""
         return Tracked(str.expandtabs(self, tabsize))
 
     def translate(self, table: Any) -> str:
+        """``str.translate``; the result is foreign."""
         return Tracked(str.translate(self, table))
 
     def format(self, *args: Any, **kwargs: Any) -> str:
+        """``str.format``; the result is foreign."""
         return Tracked(str.format(plain(self), *to_plain(args), **to_plain(kwargs)))
 
     def format_map(self, mapping: Any) -> str:
+        """``str.format_map``; the result is foreign."""
         return Tracked(str.format_map(plain(self), to_plain(mapping)))
 
     def _same_length(self, text: str) -> str:
