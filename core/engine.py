@@ -6,8 +6,10 @@ call; what it drew goes through decoder, stop strings and parser to the handles.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future
@@ -68,6 +70,9 @@ class Engine:
         self._wake = threading.Condition(threading.Lock())
         self._n_open = 0  # requests that have not ended
         self._mean_ms = 0.0  # of recent requests, for retry-after
+        self._step_lock = (
+            threading.Lock()
+        )  # so that an abort never hits the step after the one it was meant for
         self._in_step: list[Running] = []
         self._aborted = False
         self._stopping = False
@@ -135,8 +140,7 @@ class Engine:
             thread = self._thread
             self._wake.notify()
         if thread is not None and thread is not threading.current_thread():
-            if self._in_step:
-                self._abort()
+            self._abort(whoever=True)
             thread.join()
         return True
 
@@ -176,6 +180,7 @@ class Engine:
 
     def _run_thread(self) -> None:
         if self._thread is None:
+            _engines.add(self)
             self._thread = threading.Thread(
                 target=self._loop, name=f"ggfw-engine-{self.model.name}", daemon=True
             )
@@ -217,22 +222,24 @@ class Engine:
 
     def _run_step(self, step: Step) -> None:
         """One executor call, then everything that follows from it."""
-        self._in_step = step.work
+        with self._step_lock:
+            self._in_step = step.work
+        out, failed = None, None
         try:
             out = self.model.executor.step(step.batch)
-        except Exception as error:
+        except Exception as exception:
+            failed = exception
+        with self._step_lock:
             self._in_step = []
-            if self._aborted:
-                # Nothing was advanced: those who did not ask for it simply run again.
-                self._aborted = False
+            aborted, self._aborted = self._aborted, False
+        if out is None:
+            if aborted:  # nothing was advanced, and everybody in this step has been canceled
                 return
             for work in step.work:
-                failure = GenerationError(f"a step of the model failed: {error}")
-                failure.__cause__ = error
+                failure = GenerationError(f"a step of the model failed: {failed}")
+                failure.__cause__ = failed
                 self._fail(work, failure, "error")
             return
-        self._in_step = []
-        self._aborted = False
         self.n_steps += 1
         now = time.perf_counter()
         row = 0
@@ -329,13 +336,25 @@ class Engine:
     def _on_cancel(self) -> None:
         with self._wake:
             self._wake.notify()
-        in_step = self._in_step
-        if in_step and all(work.handle.canceled for work in in_step):
-            self._abort()
+        self._abort()
 
-    def _abort(self) -> None:
-        self._aborted = True
-        self.model.executor.abort()
+    def _abort(self, whoever: bool = False) -> None:
+        """Break off the running step if nobody wants it any more."""
+        with self._step_lock:
+            in_step = self._in_step
+            if in_step and (whoever or all(work.handle.canceled for work in in_step)):
+                self._aborted = True
+                self.model.executor.abort()
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """End all engines before the interpreter goes down: a step must not run while its memory is taken away."""
+    for engine in list(_engines):
+        engine.close()
 
 
 def _capacity(cache: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from ggfw.chat.deltas import Delta, TextDelta
 from ggfw.chat.dialect import Dialect
 from ggfw.engine import Engine
-from ggfw.errors import InvalidRequest
+from ggfw.errors import InvalidRequest, UnsupportedError
 from ggfw.evaluate import POOLING, evaluate, greedy, pool
 from ggfw.execute.batch import Wants
 from ggfw.handle import Handle
@@ -107,6 +108,7 @@ class Model:
     """
 
     def __init__(self, loaded: LoadedModel, *, max_queue: int = 64) -> None:
+        self._closed = False
         self.loaded = loaded
         self.engine = Engine(loaded, max_queue=max_queue)
         self.defaults: Params = Params.from_metadata(loaded.gguf.metadata)
@@ -166,8 +168,15 @@ class Model:
 
     @cached_property
     def dialect(self) -> Dialect:
-        """How this family writes reasoning and calls."""
-        return Dialect()
+        """How this family writes reasoning and calls: the best matching plugin, else the generic dialect."""
+        from ggfw.descriptors import resolve
+        from ggfw.registry import default_registry
+
+        try:
+            found = resolve(default_registry().dialect_for(self.loaded.gguf.metadata).load)
+        except UnsupportedError:
+            return Dialect()
+        return found() if isinstance(found, type) else found  # type: ignore[no-any-return]
 
     # -- generating -----------------------------------------------------------------------------------------------
 
@@ -397,8 +406,14 @@ class Model:
 
     def close(self) -> None:
         """Cancel what runs, end the engine's thread, free the model; idempotent."""
-        if self.engine.close():
+        if not self._closed:
+            self._closed = True
+            self.engine.close()
             self.loaded.close()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing() and not getattr(self, "_closed", True):
+            self.close()
 
     def __enter__(self) -> Model:
         return self

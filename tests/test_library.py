@@ -279,3 +279,27 @@ def test_importing_is_cheap_and_the_face_is_complete() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError):
         ggfw.nothing  # noqa: B018
+
+
+def test_a_forgotten_model_does_not_hang_the_interpreter() -> None:
+    code = (
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "from fake_model import FakeModel\nfrom ggfw.library import Model\n"
+        "fake = FakeModel(endless=True, n_ctx=1 << 20)\nmodel = Model(fake)\nstream = model.stream('hi')\n"
+        "print(next(iter(stream)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, timeout=30, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("x")
+
+
+def test_a_dropped_model_is_closed() -> None:
+    fake = FakeModel("x")
+    model = wrap(fake)
+    model.generate("a")
+    thread = model.engine._thread
+    assert thread is not None
+    del model
+    gc.collect()
+    wait_until(lambda: fake.closed and not thread.is_alive())

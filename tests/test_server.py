@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -387,3 +390,37 @@ def test_the_async_openai_client_can_leave_early() -> None:
 
         asyncio.run(main())
         served.idle()
+
+
+def test_serve_runs_in_one_process_and_ends_on_a_signal() -> None:
+    code = (
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "from fake_model import FakeModel\nfrom ggfw.library import Model\nfrom ggfw.server import create_app, serve\n"
+        "with Model(FakeModel('hello')) as model:\n"
+        "    serve(create_app(model), '127.0.0.1', int(sys.argv[1]))\n"
+        "print('ended')\n"
+    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(port)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+
+        def answers() -> bool:
+            assert child.poll() is None, child.communicate()
+            try:
+                return httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        wait_until(answers, 30)
+        body = {"messages": HI}
+        answer = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=20).json()
+        assert answer["choices"][0]["message"]["content"] == "hello"
+        child.send_signal(signal.SIGTERM)
+        out, err = child.communicate(timeout=20)
+        assert (out, err, child.returncode) == ("ended\n", "", 0)
+    finally:
+        child.kill()
