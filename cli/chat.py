@@ -12,6 +12,7 @@ import click
 
 from ggfw.cli import terminal
 from ggfw.cli.generating import (
+    check_tokens,
     generation_options,
     split_generation_options,
     stats_option,
@@ -68,6 +69,7 @@ def chat(name: str | None, models_dir: str | None, options: dict[str, Any]) -> i
     path = _model_path(name, models_dir)
     loading, generation = split_load_options(options), split_generation_options(options)
     with load_model(path, loading) as model, _Lines(not options.get("no_history")) as lines:
+        check_tokens(generation, model.loaded.n_vocab)
         conversation = Conversation(model, options, generation)
         if terminal.interactive():
             terminal.say(f"{model.name} (/help lists the commands)")

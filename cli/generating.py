@@ -9,6 +9,7 @@ from ggfw.cli.settings import setting
 from ggfw.errors import InvalidRequest
 
 __all__ = [
+    "check_tokens",
     "generation_options",
     "sampling_options",
     "split_generation_options",
@@ -86,6 +87,19 @@ def _bias(text: str) -> tuple[int, float]:
         raise InvalidRequest(
             f"logit-bias {text!r} is malformed; expected ID=X, such as 17=-2.5 or 17=-inf", "logit_bias"
         ) from None
+
+
+def check_tokens(generation: dict[str, Any], n_vocab: int) -> None:
+    """Check that ``logit_bias`` names tokens of the loaded vocabulary.
+
+    Raises:
+        InvalidRequest: it names another one, which would have no effect.
+    """
+    for token in generation.get("logit_bias", ()):
+        if token >= n_vocab:
+            raise InvalidRequest(
+                f"logit-bias names token {token}; the vocabulary has {n_vocab}", "logit_bias"
+            )
 
 
 think_option = setting(

@@ -112,7 +112,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as exc:
         return exc.exit_code
-    except (click.Abort, KeyboardInterrupt):
+    except click.Abort:  # click has ended the line on which ^C was shown
+        return 130
+    except KeyboardInterrupt:
         terminal.end_line()
         return 130
     except click.UsageError as exc:

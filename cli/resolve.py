@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ggfw.cli import terminal
 from ggfw.cli.folders import all_models, cache_folder, download_folder, model_folders
-from ggfw.errors import AmbiguousModel, ModelNotFound
+from ggfw.errors import AmbiguousModel, GgfwError, ModelNotFound
 
 if TYPE_CHECKING:
     from ggfw.catalogue import Entry
@@ -39,9 +39,9 @@ def is_model(text: str, models_dir: str | None) -> bool:
         return True
     try:
         select_model(text, all_models(models_dir))
-    except ModelNotFound:
+    except (ModelNotFound, OSError, ValueError):  # the last two: longer than a name may be, or with a zero byte
         return False
-    except Exception:  # it names something that cannot be used: still a model, and the error will say so
+    except GgfwError:  # several models, or one that cannot run: still a model, and the error will say so
         return True
     return True
 

@@ -12,6 +12,7 @@ import click
 
 from ggfw.cli import terminal
 from ggfw.cli.generating import (
+    check_tokens,
     generation_options,
     split_generation_options,
     stats_option,
@@ -125,6 +126,7 @@ def _answer(name: str | None, models_dir: str | None, prompt: str, options: dict
     generation.setdefault("max_tokens", MAX_TOKENS)
     path = find_model(name, models_dir, ask=True)
     with load_model(path, loading) as model:
+        check_tokens(generation, model.loaded.n_vocab)
         request = _request(model, prompt, options, generation)
         try:
             result = write_answer(model, request, quiet=options["as_json"])

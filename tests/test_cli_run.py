@@ -1,0 +1,261 @@
+"""``ggfw run``: which argument is what, where text goes, how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tiny_models import write_llama
+
+import ggfw
+from ggfw.cli.run import split_words
+from ggfw.errors import ModelNotFound
+
+if TYPE_CHECKING:
+    from cli_support import Cli
+
+pytest_plugins = ["cli_support"]
+
+GREEDY = ["--temp", "0"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("models") / "Tiny-Llama.Q8_0.gguf", n_ctx=4096)
+
+
+# -- arguments -------------------------------------------------------------------------------------------------------
+
+
+def test_which_argument_is_the_model(home: Path, model: Path) -> None:
+    folder = str(model.parent)
+    assert split_words((), folder) == (None, [])
+    assert split_words(("-",), folder) == (None, ["-"])
+    assert split_words((str(model),), folder) == (str(model), [])
+    assert split_words((folder,), None) == (folder, [])
+    assert split_words(("tiny-llama",), folder) == ("tiny-llama", [])
+    assert split_words(("hf:me/repo",), folder) == ("hf:me/repo", [])
+    assert split_words(("smollm2-135m-instruct",), folder) == ("smollm2-135m-instruct", [])
+    assert split_words(("Why is the sky blue?",), folder) == (None, ["Why is the sky blue?"])
+    assert split_words(("hf: what is that?",), folder) == (None, ["hf: what is that?"])
+    assert split_words(("x" * 5000 + " y",), folder) == (None, ["x" * 5000 + " y"])
+    assert split_words(("m", "a", "b"), folder) == ("m", ["a", "b"])
+    with pytest.raises(ModelNotFound, match="'tyni-lama'; did you mean Tiny-Llama.Q8_0"):
+        split_words(("tyni-lama",), folder)
+
+
+def answer(model: Path, prompt: str, n: int = 6) -> str:
+    with ggfw.load(model) as loaded:
+        return loaded.chat([ggfw.user(prompt)], max_tokens=n, temperature=0).text
+
+
+def same(out: str, text: str) -> bool:
+    return out == text + ("" if text.endswith("\n") else "\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "prompt"),
+    [
+        (["one two"], None, "one two"),
+        (["one", "two"], None, "one two"),
+        (["-"], b"from a pipe", "from a pipe"),
+        ([], b"from a pipe", "from a pipe"),
+        (["Say:", "-"], b"this\n", "Say:\n\nthis\n"),
+        (["Say:"], b"this\n", "Say:\n\nthis\n"),
+        (["one two"], b"", "one two"),
+        (["é\u4e2d"], None, "é\u4e2d"),
+    ],
+)
+def test_where_the_prompt_comes_from(
+    cli: Cli, model: Path, words: list[str], stdin: bytes | None, prompt: str
+) -> None:
+    said = cli("run", model, *words, *GREEDY, "-n", "6", stdin=stdin)
+    assert said.code == 0 and same(said.out, answer(model, prompt))
+
+
+def test_a_model_found_by_name_and_in_a_folder(cli: Cli, model: Path) -> None:
+    expected = answer(model, "hello")
+    for args in (["tiny", "hello", "--models-dir", model.parent], [model.parent, "hello"]):
+        assert same(cli("run", *args, *GREEDY, "-n", "6").out, expected)
+
+
+def test_the_default_model_answers_without_a_name(
+    cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the default's name and size in the folder is taken, without network."""
+    from dataclasses import replace
+
+    from ggfw import catalogue
+
+    entry = replace(catalogue.DEFAULT, file=model.name, n_bytes=model.stat().st_size)
+    monkeypatch.setattr(catalogue, "DEFAULT", entry)
+    monkeypatch.setenv("GGFW_MODELS_DIR", str(model.parent))
+    assert same(cli("run", "hello there", *GREEDY, "-n", "6").out, answer(model, "hello there"))
+    assert same(cli("run", *GREEDY, "-n", "6", stdin=b"hello").out, answer(model, "hello"))
+
+
+def test_system_prompt_and_raw(cli: Cli, model: Path) -> None:
+    with ggfw.load(model) as loaded:
+        messages = [ggfw.system("Be brief."), ggfw.user("hello")]
+        expected = loaded.chat(messages, max_tokens=6, temperature=0).text
+        raw = loaded.generate("hello", max_tokens=6, temperature=0).text
+    assert same(cli("run", model, "hello", "--system", "Be brief.", *GREEDY, "-n", "6").out, expected)
+    assert same(cli("run", model, "hello", "--raw", *GREEDY, "-n", "6").out, raw)
+    said = cli("run", model, "hello", "--raw", "--system", "x")
+    assert said.code == 2 and "--raw leaves the chat template out" in said.error
+
+
+# -- what comes out --------------------------------------------------------------------------------------------------
+
+
+def test_json(cli: Cli, model: Path) -> None:
+    said = cli("run", model, "hello", "--json", "--seed", "7", "-n", "9")
+    found = json.loads(said.out)
+    assert said.code == 0 and said.err == ""
+    assert list(found) == [
+        "text",
+        "reasoning",
+        "tool_calls",
+        "finish_reason",
+        "token_ids",
+        "usage",
+        "timings",
+    ]
+    assert found["finish_reason"] == "length" and len(found["token_ids"]) == 9
+    assert found["usage"]["completion_tokens"] == 9
+    assert found["usage"]["total_tokens"] == found["usage"]["prompt_tokens"] + 9
+    assert {"load", "queue", "ttft", "prefill", "decode", "total"} <= set(found["timings"])
+    again = json.loads(cli("run", model, "hello", "--json", "--seed", "7", "-n", "9").out)
+    assert again["token_ids"] == found["token_ids"]
+
+
+def test_sampling_options_reach_the_sampler(cli: Cli, model: Path) -> None:
+    given = {"temperature": 1.5, "top_k": 7, "top_p": 0.8, "min_p": 0.01, "typical_p": 0.9, "repeat_penalty": 1.3,
+             "repeat_last_n": 5, "frequency_penalty": 0.1, "presence_penalty": 0.2, "seed": 3}  # fmt: skip
+    with ggfw.load(model) as loaded:
+        expected = loaded.chat(
+            [ggfw.user("hello")], max_tokens=20, logit_bias={70: -5.0}, ignore_eos=True, **given
+        )
+        plain = loaded.chat([ggfw.user("hello")], max_tokens=20, seed=3, ignore_eos=True)
+    options = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
+    said = cli("run", model, "hello", "-n", "20", "--json", "--ignore-eos", "--logit-bias", "70=-5", *options)
+    assert json.loads(said.out)["token_ids"] == list(expected.token_ids)
+    assert expected.token_ids != plain.token_ids
+
+
+def test_the_limit_is_said(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = cli("run", model, "hello", *GREEDY, "-n", "5", "--ignore-eos")
+    assert said.err == "ggfw: stopped after 5 tokens; --max-tokens sets the limit\n"
+    said = cli("run", model, "hello", *GREEDY, "-n", "-1", "--ctx", "64", "--ignore-eos")
+    assert said.code == 0 and "at the end of the context; --ctx sets its size" in said.err
+    monkeypatch.setattr("ggfw.cli.run.MAX_TOKENS", 3)
+    assert "stopped after 3 tokens" in cli("run", model, "hello", *GREEDY, "--ignore-eos").err
+
+
+def test_stop_strings(cli: Cli, model: Path) -> None:
+    whole = answer(model, "hello", 200)
+    cut = next(c for c in whole[3:] if c.isascii() and c.isprintable())
+    said = cli("run", model, "hello", *GREEDY, "-n", "200", "--stop", "never this", "--stop", cut)
+    assert said.err == "" and same(said.out, whole[: whole.index(cut)])
+
+
+def test_stats(cli: Cli, model: Path) -> None:
+    said = cli("run", model, "hello", *GREEDY, "-n", "5", "--stats")
+    assert "answer 5 tokens" in said.err and "peak memory" in said.err and "answer" not in said.out
+
+
+def test_timeout(cli: Cli, model: Path) -> None:
+    said = cli("run", model, "hello", "-n", "-1", "--ignore-eos", "--timeout", "0.02")
+    assert said.code == 1 and "deadline" in said.err and "0.02 s" in said.err
+    assert said.out.endswith("\n"), "what had come is there"
+    said = cli("run", model, "hello", "-n", "-1", "--ignore-eos", "--timeout", "0.02", "--json")
+    assert said.code == 1 and json.loads(said.out)["finish_reason"] == "deadline"
+
+
+class Pipe(io.RawIOBase):
+    """Counts what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        self.writes.append(bytes(data))  # type: ignore[call-overload]
+        return len(self.writes[-1])
+
+
+def test_every_piece_is_written_at_once(model: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = Pipe()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(pipe), encoding="ascii"))
+    pieces: list[str] = []
+    stream = ggfw.Stream.deltas
+
+    def noting(self: ggfw.Stream) -> object:
+        for delta in stream(self):
+            pieces.append(delta.text)
+            yield delta
+
+    monkeypatch.setattr(ggfw.Stream, "deltas", noting)
+    from ggfw.cli.main import main
+
+    # The tiny model needs microseconds per token: without this, Python would not switch to the reader in time.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert main(["run", str(model), "hello", *GREEDY, "-n", "50"]) == 0
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(pieces) > 5
+    assert [piece.encode() for piece in pieces] == pipe.writes[: len(pieces)]
+
+
+@pytest.mark.slow
+def test_pieces_through_a_real_pipe(cli: Cli, smollm2_path: Path) -> None:
+    command = [*cli.command, "run", str(smollm2_path), "Count to thirty.", *GREEDY, "-n", "60", "--stats"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
+    assert process.stdout is not None and process.stderr is not None
+    reads = 0
+    while os.read(process.stdout.fileno(), 1 << 16):
+        reads += 1
+    n_tokens = int(process.stderr.read().decode().split("answer ")[1].split()[0])
+    assert process.wait() == 0 and n_tokens > 20
+    assert reads >= n_tokens / 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX locales")
+def test_any_locale(cli: Cli, model: Path) -> None:
+    env = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
+    prompt = "é\u4e2d\U0001f600"
+    said = cli.process("run", model, prompt, *GREEDY, "-n", "6", env=env)
+    assert said.returncode == 0 and same(said.stdout.decode(), answer(model, prompt))
+    ids = cli.process("tokenize", model, prompt, env=env).stdout.decode()
+    said = cli.process("detokenize", model, ids, env=env)
+    assert said.stdout.decode() == prompt + "\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_ctrl_c(cli: Cli, model: Path) -> None:
+    command = [*cli.command, "run", str(model), "hello", "-n", "-1", "--ctx", "1000000", "--ignore-eos"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    os.read(process.stdout.fileno(), 10)  # it has begun to answer
+    process.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and err.strip() == b"", err.decode()
+    assert time.monotonic() - begin < 10
