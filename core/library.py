@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from importlib import import_module
+from threading import Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -64,6 +66,8 @@ def load(
     Raises:
         ModelNotFound, ModelFileError, UnsupportedError, BackendError: with one sentence.
     """
+    # Templates need Jinja, whose import is a good part of the time to the first token: it happens while weights load.
+    Thread(target=import_module, args=("ggfw.chat.template",), name="ggfw-import", daemon=True).start()
     from ggfw.model import LoadedModel
 
     loaded = LoadedModel.load(
