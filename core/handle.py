@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ggfw.chat.deltas import Delta, coalesce
 from ggfw.result import Result
 
-Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+if TYPE_CHECKING:
+    import asyncio
+
+    Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
 
 
 class Handle:
@@ -145,6 +147,8 @@ class Handle:
 
 def _waiter(waiters: list[Waiter]) -> asyncio.Future[None]:
     """A future in the caller's event loop, added to ``waiters``."""
+    import asyncio  # takes 20 ms that programs without event loops need not spend
+
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
     waiters.append((loop, future))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -385,6 +384,8 @@ class Model:
 
     async def aembed(self, text: str | Sequence[str]) -> F32:
         """Async twin of :meth:`embed`."""
+        import asyncio
+
         texts = self._embed_texts(text)
         vectors = self._pool(await asyncio.wrap_future(self.engine.run(self._embed_job(texts))))
         return vectors[0] if isinstance(text, str) else vectors
