@@ -48,7 +48,7 @@ def logits_verb(model: str, **options: Any) -> None:
     import numpy as np
 
     with open(options["out"], "wb") as file:  # np.savez would add .npz to another name
-        np.savez(file, **arrays)
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # its own keywords come after the arrays
 
 
 def _arrays(model: Model, prompts: list[list[int]], options: dict[str, Any]) -> dict[str, np.ndarray]:

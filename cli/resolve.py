@@ -39,7 +39,11 @@ def is_model(text: str, models_dir: str | None) -> bool:
         return True
     try:
         select_model(text, all_models(models_dir))
-    except (ModelNotFound, OSError, ValueError):  # the last two: longer than a name may be, or with a zero byte
+    except (
+        ModelNotFound,
+        OSError,
+        ValueError,
+    ):  # the last two: longer than a name may be, or with a zero byte
         return False
     except GgfwError:  # several models, or one that cannot run: still a model, and the error will say so
         return True

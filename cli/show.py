@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -175,7 +176,7 @@ def _print_lines(lines: list[str], gguf: GGUF) -> None:
         print(line)
 
 
-_PRINT = {
+_PRINT: dict[str, Callable[[Any, GGUF], None]] = {
     "summary": _print_summary,
     "metadata": _print_metadata,
     "tensors": _print_tensors,

@@ -1,0 +1,223 @@
+"""``ggfw chat``: conversations through a pipe, commands, the picker."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tiny_models import write_llama
+
+import ggfw
+from ggfw.cli import resolve
+from ggfw.cli.answering import AnswerStopped
+from ggfw.cli.chat import Conversation, _Lines
+from ggfw.errors import GgfwError, InvalidRequest, ModelNotFound
+from ggfw.models import ModelEntry
+
+if TYPE_CHECKING:
+    from cli_support import Cli
+
+pytest_plugins = ["cli_support"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("models") / "tiny.gguf", n_ctx=512)
+
+
+@pytest.fixture(scope="module")
+def loaded(model: Path) -> ggfw.Model:
+    return ggfw.load(model)
+
+
+OPTIONS: dict[str, Any] = {"system": None, "think": None, "stats": False}
+
+
+@pytest.fixture
+def talk(loaded: ggfw.Model) -> Conversation:
+    return Conversation(loaded, dict(OPTIONS), {"temperature": 0, "max_tokens": 8})
+
+
+def said_by_model(loaded: ggfw.Model, messages: list[dict[str, str]]) -> str:
+    return loaded.chat(messages, temperature=0, max_tokens=8).text
+
+
+def test_a_conversation_remembers(talk: Conversation, loaded: ggfw.Model) -> None:
+    assert talk.take("one") and talk.take("two")
+    first = said_by_model(loaded, [{"role": "user", "content": "one"}])
+    second = said_by_model(loaded, [*talk.messages[:2], {"role": "user", "content": "two"}])
+    assert [m["content"] for m in talk.messages] == ["one", first, "two", second]
+
+
+def test_commands(talk: Conversation, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    talk.take("one")
+    before = list(talk.messages)
+    talk.take("/regen")
+    assert talk.messages == before  # greedy: the same answer
+    talk.take("two")
+    talk.take("/undo")
+    assert talk.messages == before
+    talk.take("/system Be brief.")
+    assert talk.system == "Be brief."
+    file = tmp_path / "talk.json"
+    talk.take(f"/save {file}")
+    talk.take("/clear")
+    assert talk.messages == [] and talk.system == "Be brief."
+    talk.take("/system")
+    assert talk.system is None
+    talk.take(f"/load {file}")
+    assert talk.messages == before and talk.system == "Be brief."
+    capsys.readouterr()
+    talk.take("/stats")
+    assert "answer" in capsys.readouterr().err
+    talk.take("/help")
+    assert "/regen" in capsys.readouterr().err
+    talk.take("/show")
+    assert json.loads(capsys.readouterr().out)["architecture"] == "llama"
+    talk.take("//not a command")
+    assert talk.messages[-2] == {"role": "user", "content": "/not a command"}
+    assert talk.take("") and talk.take("  ")
+    assert not talk.take("/bye") and not talk.take("/exit")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("/nonsense", "no command /nonsense"),
+        ("/regen", "no message to answer again"),
+        ("/undo", "nothing to forget"),
+        ("/save", "/save needs the name of a file"),
+        ("/load /no/such/file", "cannot be read"),
+        ("/stats", "no answer yet"),
+    ],
+)
+def test_bad_commands(talk: Conversation, line: str, expected: str) -> None:
+    with pytest.raises(InvalidRequest, match=expected):
+        talk.take(line)  # stdin is no terminal: it is the program's error
+
+
+def test_bad_commands_on_a_terminal_do_not_end_it(
+    talk: Conversation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ggfw.cli.terminal.is_terminal", lambda stream: stream is sys.stdin)
+    assert talk.take("/nonsense") and "ggfw: error: there is no command" in capsys.readouterr().err
+    assert talk.take("x" * 2000), "longer than the context"
+    assert talk.messages == [] and "the context holds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"messages": [{"role": "tool", "content": "x"}]}', '{"messages": 5}']
+)
+def test_loading_something_else(talk: Conversation, tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    talk.take("one")
+    before = list(talk.messages)
+    with pytest.raises(InvalidRequest, match="is no saved conversation"):
+        talk.take(f"/load {tmp_path / 'x.json'}")
+    assert talk.messages == before
+
+
+def test_ctrl_c_stops_the_answer_only(
+    talk: Conversation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*args: Any) -> Any:
+        raise AnswerStopped(ggfw.Result(text="half an ans"))
+
+    monkeypatch.setattr("ggfw.cli.answering.write_answer", stopped)
+    assert talk.take("one")
+    assert talk.messages[-1] == {"role": "assistant", "content": "half an ans"}
+    assert "(stopped)" in capsys.readouterr().err
+
+
+def test_an_interrupted_request_is_canceled(loaded: ggfw.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ggfw.cli import answering
+
+    request = loaded.chat_request([ggfw.user("x")], max_tokens=400, ignore_eos=True)
+    taken: list[str] = []
+
+    def write(text: str) -> None:
+        taken.append(text)
+        if len(taken) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("ggfw.cli.terminal.write", write)
+    with pytest.raises(AnswerStopped) as caught:
+        answering.write_answer(loaded, request)
+    assert caught.value.partial is not None
+    assert loaded.engine.n_running == 0
+
+
+# -- lines -----------------------------------------------------------------------------------------------------------
+
+
+def lines(text: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    with _Lines(remember=False) as given:
+        return list(given)
+
+
+def test_blocks_of_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lines('a\n"""b\nc\n"""\n"""d"""\n"""\ne\nf"""\n', monkeypatch) == ["a", "b\nc", "d", "e\nf"]
+    assert lines("a\nb", monkeypatch) == ["a", "b"]
+    assert lines("", monkeypatch) == []
+
+
+def test_through_a_pipe(cli: Cli, model: Path, loaded: ggfw.Model) -> None:
+    said = cli("chat", model, "--temp", "0", "-n", "8", stdin=b"one\n/bye\ntwo\n")
+    assert said.code == 0
+    assert said.out.rstrip("\n") == said_by_model(loaded, [{"role": "user", "content": "one"}]).rstrip("\n")
+
+
+def test_an_error_in_a_pipe_is_the_exit_code(cli: Cli, model: Path) -> None:
+    said = cli("chat", model, stdin=b"/nonsense\n")
+    assert said.code == 1 and "there is no command /nonsense" in said.error
+
+
+# -- the picker ------------------------------------------------------------------------------------------------------
+
+
+def entries(*ids: str, state: str = "ok") -> list[ModelEntry]:
+    return [
+        ModelEntry(i, "repo", f"{i}.gguf", Path(f"{i}.gguf"), 1, "llama", i, "Q4_0", 8, state) for i in ids
+    ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "chosen"),
+    [
+        ("2\n", "beta"),
+        ("9\n1\n", "alpha"),
+        ("gam\n", "gamma"),
+        ("a\nq\n", None),
+        ("ta\n", "beta"),
+        ("q\n", None),
+        ("", None),
+    ],
+)
+def test_picker(monkeypatch: pytest.MonkeyPatch, typed: str, chosen: str | None) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    given = entries("alpha", "beta", "gamma") + entries("broken", state="broken")
+    if chosen is None:
+        with pytest.raises(ModelNotFound, match="no model was chosen"):
+            resolve.pick(given)
+    else:
+        assert resolve.pick(given).id == chosen
+
+
+def test_picker_without_models() -> None:
+    with pytest.raises(GgfwError, match="fetch one with `ggfw pull"):
+        resolve.pick(entries("broken", state="broken"))
+
+
+def test_several_matches_on_a_terminal(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("small-a", "small-b"):
+        write_llama(tmp_path / f"{name}.gguf")
+    monkeypatch.setattr("ggfw.cli.terminal.interactive", lambda: True)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("2\n"))
+    assert resolve.find_model("small", str(tmp_path), ask=True).name == "small-b.gguf"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("1\n"))
+    assert resolve.find_model(str(tmp_path), None, ask=True).name == "small-a.gguf"
