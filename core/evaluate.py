@@ -45,6 +45,8 @@ def evaluate(
         ContextLengthExceeded: a prompt is longer than the context.
     """
     checked = [[int(i) for i in ids] for ids in prompts]
+    if wants & Wants.LOGITS and not model.n_vocab:
+        raise InvalidRequest(f"{model.name} makes embeddings and has no logits", param="model")
     for ids in checked:
         _check(model, ids)
     if chunk is not None and chunk < 1:
@@ -60,9 +62,10 @@ def _check(model: LoadedModel, ids: list[int]) -> None:
         raise InvalidRequest("there are no tokens to evaluate; at least one is needed", param="ids")
     if len(ids) > model.n_ctx:
         raise ContextLengthExceeded(len(ids), model.n_ctx)
+    n_vocab = model.n_vocab or model.tokenizer.n_vocab
     for i in ids:
-        if not 0 <= i < model.n_vocab:
-            raise InvalidRequest(f"token id {i} is not in the vocabulary of {model.n_vocab}", param="ids")
+        if not 0 <= i < n_vocab:
+            raise InvalidRequest(f"token id {i} is not in the vocabulary of {n_vocab}", param="ids")
 
 
 def _reserve(model: LoadedModel, group: list[list[int]]) -> list[CacheSequence] | None:

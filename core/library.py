@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ggfw.chat.template import ChatTemplate, Prompt
     from ggfw.gguf import GGUF
     from ggfw.model import LoadedModel
+    from ggfw.models import Folders
     from ggfw.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -46,19 +47,22 @@ def load(
     backend: str | None = None,
     n_parallel: int = 1,
     max_queue: int = 64,
+    folders: Folders | None = None,
     log: Any = None,
     **options: Any,
 ) -> Model:
     """Load a model file and start its engine.
 
     Args:
-        source: path of a GGUF file (any shard of a split set), its bytes, or an open :class:`ggfw.gguf.GGUF`.
+        source: path of a GGUF file (any shard of a split set), its bytes, or an open :class:`ggfw.gguf.GGUF`; with
+            ``folders`` also a model's name.
         threads: worker threads; None = usable physical cores.
         ctx: positions per sequence; None = what the model was trained for.
         kv_type: cache element type (f32, f16, bf16); None = the default for the file.
         backend: kernel backend, or ``reference``; None = the best one here.
         n_parallel: requests that may run at once.
         max_queue: requests that may wait besides.
+        folders: where a model of the name ``source`` is looked for; see :func:`ggfw.select_model`.
         log: a structlog-like logger (``log.info(event, **fields)``) or a callable (event, fields); None = silence.
         options: further options of :meth:`ggfw.model.LoadedModel.load`.
 
@@ -69,6 +73,10 @@ def load(
     Thread(target=import_module, args=("ggfw.chat.template",), name="ggfw-import", daemon=True).start()
     from ggfw.model import LoadedModel
 
+    if folders is not None and isinstance(source, str | os.PathLike):
+        from ggfw.models import select_model
+
+        source = select_model(source, folders).path
     loaded = LoadedModel.load(
         source,
         threads=threads,

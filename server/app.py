@@ -6,7 +6,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from sanic import Blueprint, Sanic
+from sanic import Blueprint, Request, Sanic
+from sanic.response import HTTPResponse
 
 from ggfw.library import Model, as_log
 from ggfw.server import errors
@@ -57,9 +58,15 @@ def create_app(
     app.ctx.ggfw = Served(served_model, id or model_id(served_model), dict(defaults or {}), logger)
     app.ctx.ggfw_log = logger
     errors.install(app)
+    app.on_response(_echo_id)
     for blueprint in blueprints():
         app.blueprint(blueprint)
     return app
+
+
+async def _echo_id(request: Request, response: HTTPResponse) -> None:
+    """Say which request this answers: the id the client chose, or a new one."""
+    response.headers["X-Request-ID"] = str(request.id)
 
 
 def blueprints(url_prefix: str = "") -> list[Blueprint]:

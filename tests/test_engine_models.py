@@ -110,6 +110,16 @@ def test_logits_and_embeddings(loaded: tuple[Model, dict[str, Any]]) -> None:
     assert np.linalg.norm(model.embed("Hello")) == pytest.approx(1, abs=1e-5)
 
 
+def test_load_by_name_bytes_and_open_file() -> None:
+    with ggfw.load("LLAMA", folders=DATA, ctx=64) as model:
+        ids, want = [283, 23, 271], model.greedy([283, 23, 271], 4)
+    with ggfw.load((DATA / "llama.gguf").read_bytes(), ctx=64) as model:
+        assert model.greedy(ids, 4) == want
+    with ggfw.GGUF.open(DATA / "llama.gguf") as gguf, ggfw.load(gguf, ctx=64, backend="reference") as model:
+        assert model.greedy(ids, 4) == want
+        assert model.generate(ids, temperature=0, max_tokens=4, ignore_eos=True).token_ids == tuple(want)
+
+
 def test_cancel_during_native_steps(loaded: tuple[Model, dict[str, Any]]) -> None:
     model, facts = loaded
     handle = model.submit(model.request(facts["prompts"]["p12"], ignore_eos=True))

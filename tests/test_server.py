@@ -90,6 +90,15 @@ def test_health_and_models(hello: Served) -> None:
     assert missing.status_code == 404 and missing.json()["error"]["code"] == "model_not_found"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_request_ids_are_echoed(hello: Served, stream: bool) -> None:
+    body = {"messages": HI, "stream": stream}
+    answer = hello.http.post("/v1/chat/completions", json=body, headers={"X-Request-ID": "mine-7"})
+    assert answer.headers["x-request-id"] == "mine-7"
+    assert hello.lines[-1][1]["request_id"] == "mine-7"
+    assert hello.http.get("/nowhere").headers["x-request-id"]
+
+
 def test_plain_answer(hello: Served) -> None:
     body = hello.post().json()
     choice = body["choices"][0]
