@@ -39,9 +39,9 @@ VF_INLINE vf vf_tanh(vf x) {
     return vf_select(vf_less(vf_abs(x), vf_set(0.625f)), near, far);
 }
 
-/* 1 - erf(z) for z >= 0, small in relative error: e^(-z^2) / (1 + 2 z) * P((z - 2) / (z + 2)). */
-VF_INLINE vf vf_erfc_positive(vf z) {
-    z = vf_min(vf_set(10.0f), z); /* e^-100 is zero */
+/* e^(z^2) (1 - erf(z)) for z >= 0: P((z - 2) / (z + 2)) / (1 + 2 z). */
+VF_INLINE vf vf_erfc_scaled(vf z) {
+    z = vf_min(vf_set(10.0f), z); /* beyond, e^-(z^2) is zero */
     vf two = vf_set(2.0f);
     vf t = vf_div(vf_sub(z, two), vf_add(z, two));
     vf p = vf_set(-4.017179105e-04f);
@@ -54,11 +54,16 @@ VF_INLINE vf vf_erfc_positive(vf z) {
     p = vf_fma(p, t, vf_set(-1.660313896e-01f));
     p = vf_fma(p, t, vf_set(-9.276397667e-02f));
     p = vf_fma(p, t, vf_set(1.276978393e+00f));
-    /* z = a + b with a short: z^2 = a^2 + b (a + z), of which a^2 is exact, or e^(-z^2) would lose digits */
-    vf a = vf_mul(vf_round(vf_mul(z, vf_set(256.0f))), vf_set(0.00390625f));
-    vf small = vf_mul(vf_sub(z, a), vf_add(a, z));
-    vf e = vf_mul(vf_exp(vf_sub(vf_zero(), vf_mul(a, a))), vf_exp(vf_sub(vf_zero(), small)));
-    return vf_div(vf_mul(e, p), vf_fma(two, z, vf_set(1.0f)));
+    return vf_div(p, vf_fma(two, z, vf_set(1.0f)));
+}
+
+/* e^(-x^2 / 2) for 0 <= x: x = a + b with a short, x^2 = a^2 + b (a + x), of which a^2 is exact; e^-(rounded x^2) would
+ * lose digits. */
+VF_INLINE vf vf_bell(vf x) {
+    x = vf_min(vf_set(15.0f), x);
+    vf a = vf_mul(vf_round(vf_mul(x, vf_set(256.0f))), vf_set(0.00390625f)), half = vf_set(-0.5f);
+    vf rest = vf_mul(vf_sub(x, a), vf_add(a, x));
+    return vf_mul(vf_exp(vf_mul(half, vf_mul(a, a))), vf_exp(vf_mul(half, rest)));
 }
 
 VF_INLINE vf vf_silu(vf x) { return vf_div(x, vf_add(vf_set(1.0f), vf_exp(vf_sub(vf_zero(), x)))); }
@@ -69,9 +74,11 @@ VF_INLINE vf vf_gelu_tanh(vf x) {
     return vf_div(x, vf_add(vf_set(1.0f), vf_exp(vf_sub(vf_zero(), u2))));
 }
 
-/* x / 2 (1 + erf(x / sqrt 2)), by erfc so that the left tail keeps its digits. */
+/* x / 2 (1 + erf(x / sqrt 2)), by 1 - erf so that the left tail keeps its digits. */
 VF_INLINE vf vf_gelu_erf(vf x) {
-    vf tail = vf_mul(vf_set(0.5f), vf_erfc_positive(vf_mul(vf_abs(x), vf_set(0.70710678118654752f))));
+    vf positive = vf_abs(x);
+    vf tail = vf_mul(vf_mul(vf_set(0.5f), vf_bell(positive)),
+                     vf_erfc_scaled(vf_mul(positive, vf_set(0.70710678118654752f))));
     vf phi = vf_select(vf_less(x, vf_zero()), tail, vf_sub(vf_set(1.0f), tail));
     return vf_mul(x, phi);
 }
