@@ -145,7 +145,7 @@ LINEAR_INLINE void linear_tile_run(int type, int R, const uint8_t *panel, const 
                 LV_UNROLL
                 for (int line = 0; line < share; line += 64) __builtin_prefetch(block + s * share + prefetch + line, 0, 3);
             }
-            LV_UNROLL
+            LV_UNROLL_PARTS
             for (int p = 0; p < LV_PARTS; p++) linear_tile_sub(type, R, block, s, planes, at, p, sum[p]);
             at.q += R == 1 ? 32 : linear_tile_block(type, R);
             at.scales += R == 1 ? 4 : linear_tile_block(type, R);

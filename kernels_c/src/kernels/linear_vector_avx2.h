@@ -14,6 +14,7 @@
 #define LV_LANES 8
 #define LV_SIGNED 1
 #define LV_UNROLL _Pragma("GCC unroll 16")
+#define LV_UNROLL_PARTS _Pragma("GCC unroll 1")
 #define LV_FLOAT_TILE 2 /* rows that a float tile holds at most */
 
 typedef __m256i lv_bytes;
@@ -38,6 +39,9 @@ LINEAR_INLINE lv_ints lv_dot(const lv_bytes *w, int n, const int8_t *a, int32_t 
     const __m256i ones = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)0x80);
     lv_ints sum = _mm256_set1_epi32(init);
     __m256i narrow = _mm256_setzero_si256();
+    /* Hide where a comes from: broadcasts are cheaper than what gcc does to keep them for the other half of the panel,
+     * which is to store and reload all of them. */
+    __asm__ volatile("" : "+r"(a));
     LV_UNROLL
     for (int i = 0; i < n; i++) {
         int32_t quad;
