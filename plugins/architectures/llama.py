@@ -8,6 +8,7 @@ Source: Touvron et al. 2023 (2302.13971), Jiang et al. 2024 (2401.04088); tensor
 
 from ggfw.descriptors import ArchitectureSpec
 from ggfw.graph import Architecture, Graph, Hparams, Rope, RunConfig, Tensor, Weights
+from ggfw.graph.blocks import swiglu
 from ggfw.hookspecs import hookimpl
 
 GGFW_PLUGIN_API = 1
@@ -40,13 +41,6 @@ class Llama(Architecture):
             x = x + (moe(g, h, b, hp) if "ffn_gate_inp" in b else swiglu(g, h, b))
         h = g.rms_norm(g.select_outputs(x), w["output_norm"], hp.eps)
         g.output(hidden=h, logits=g.linear(h, w.get("output", w["token_embd"])))
-
-
-def swiglu(g: Graph, h: Tensor, b: Weights) -> Tensor:
-    """Wdown (silu(Wgate h) * Wup h), with optional biases (Shazeer 2020)."""
-    gate = g.linear(h, b["ffn_gate"], b.get("ffn_gate.bias"))
-    up = g.linear(h, b["ffn_up"], b.get("ffn_up.bias"))
-    return g.linear(g.silu(gate) * up, b["ffn_down"], b.get("ffn_down.bias"))
 
 
 def moe(g: Graph, h: Tensor, b: Weights, hp: Hparams) -> Tensor:
