@@ -1,4 +1,4 @@
-"""Blocks that several architectures have in exactly the same form: plain functions over a graph, imported by plugins."""
+"""Blocks that several architectures have in exactly the same form: functions over a graph, imported by plugins."""
 
 from __future__ import annotations
 
