@@ -80,10 +80,9 @@ def find_model(text: str | None, models_dir: str | None, *, ask: bool = False) -
     if not folder and is_reference(text):
         return fetch(text, models_dir)
     entry = None if folder else find(text)
-    entries = all_models(str(path) if folder else models_dir)
-    known = entry and not any(_called(model, text) for model in entries)
-    if entry and known and (there := installed(entry, [*model_folders(models_dir), cache_folder()])):
+    if entry and (there := installed(entry, [*model_folders(models_dir), cache_folder()])):
         return there
+    entries = all_models(str(path) if folder else models_dir)
     try:
         return Path(select_model(None if folder else text, entries).path)
     except ModelNotFound:
@@ -97,11 +96,6 @@ def find_model(text: str | None, models_dir: str | None, *, ask: bool = False) -
             raise
         fitting = [e for e in entries if folder or _could_be(e, text)]
         return Path(pick(fitting).path)
-
-
-def _called(entry: ModelEntry, text: str) -> bool:
-    names = (entry.id, entry.repository, entry.file, entry.id.rsplit("/", 1)[-1], entry.name)
-    return text.lower() in (name.lower() for name in names)
 
 
 def _could_be(entry: ModelEntry, text: str) -> bool:

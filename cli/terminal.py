@@ -45,9 +45,16 @@ def end_line() -> None:
         say("")
 
 
+#: Control characters but tab and line feed: a model must not be able to move the cursor or retitle the window.
+_CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
+
+
 def write(text: str) -> None:
-    """Write a piece of an answer to stdout and let it go at once, also into a pipe."""
-    sys.stdout.write(text)
+    """Write a piece of an answer to stdout and let it go at once, also into a pipe.
+
+    On a terminal, control characters are shown as U+FFFD; elsewhere every character goes through.
+    """
+    sys.stdout.write(text.translate(_CONTROLS) if is_terminal(sys.stdout) else text)
     sys.stdout.flush()
 
 

