@@ -8,7 +8,7 @@ exec >&2
 cd "$(dirname "$0")/.."
 stage=${1:-run}
 python=${PYTHON:-python3}
-export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
 unset PYTHONHOME || true
 
 missing=
