@@ -34,7 +34,7 @@ def align(n: int) -> int:
 
 
 def q8_row_bytes(n: int) -> int:
-    return align(align(n) + n // 32 * 4 + n // 16 * 4)
+    return align(align(n) + n // 16 * 8 + n // 32 * 4)
 
 
 @dataclass
@@ -171,14 +171,14 @@ class Rig:
         return np.ascontiguousarray(self.bytes_of(view, n_rows)).view(dtype).copy()
 
     def read_q8(self, view: View, n_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """q (rows, n) int8, d (rows, n / 32), sum (rows, n / 16)."""
+        """q (rows, n) int8, d (rows, n / 16), sum (rows, n / 16)."""
         raw, n = np.ascontiguousarray(self.bytes_of(view, n_rows)), view.width
         at = align(n)
-        d = raw[:, at : at + n // 8].copy().view(np.float32)
+        d = raw[:, at : at + n // 4].copy().view(np.float32)
         return (
             raw[:, :n].view(np.int8).copy(),
             d,
-            raw[:, at + n // 8 : at + n // 8 + n // 4].copy().view(np.int32),
+            raw[:, at + n // 4 : at + n // 2].copy().view(np.int32),
         )
 
     # -- running -------------------------------------------------------------------------------------------------

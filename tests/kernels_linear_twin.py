@@ -124,8 +124,8 @@ def values_of(name: str, rows: Bytes) -> Floats:
 
 
 def quantize_q8(x: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """int8 per 32 columns as the header defines GGFW_Q8: ``q (rows, n), d (rows, n / 32)``."""
-    blocks = x.reshape(len(x), -1, 32)
+    """int8 per 16 columns as the header defines GGFW_Q8: ``q (rows, n), d (rows, n / 16)``."""
+    blocks = x.reshape(len(x), -1, 16)
     d = (np.abs(blocks).max(-1) / np.float32(127)).astype(np.float32)
     with np.errstate(divide="ignore", invalid="ignore"):
         q = np.where(d[..., None] > 0, np.rint(blocks / d[..., None]), 0).astype(np.int8)
@@ -134,7 +134,7 @@ def quantize_q8(x: Floats) -> tuple[NDArray[np.int8], Floats]:
 
 def q8_bytes(n: int) -> int:
     """Bytes of one GGFW_Q8 row."""
-    return -(-(-(-n // 64) * 64 + n // 32 * 4 + n // 16 * 4) // 64) * 64
+    return -(-(-(-n // 64) * 64 + n // 16 * 8 + n // 32 * 4) // 64) * 64
 
 
 def q8_rows(x: Floats) -> Bytes:
@@ -144,9 +144,11 @@ def q8_rows(x: Floats) -> Bytes:
     out = np.zeros((len(x), q8_bytes(n)), np.uint8)
     at = -(-n // 64) * 64
     out[:, :n] = q.view(np.uint8)
-    out[:, at : at + n // 8] = d.view(np.uint8)
     sums = q.reshape(len(x), -1, 16).sum(-1, dtype=np.int32)
-    out[:, at + n // 8 : at + n // 8 + n // 4] = sums.view(np.uint8)
+    totals = (d.astype(np.float64) * sums).reshape(len(x), -1, 2).sum(-1).astype(np.float32)
+    for part, size in ((d, n // 4), (sums, n // 4), (totals, n // 8)):
+        out[:, at : at + size] = np.ascontiguousarray(part).view(np.uint8)
+        at += size
     return out
 
 
@@ -155,7 +157,7 @@ def seen(name: str, x: Floats) -> NDArray[np.float64]:
     if name in FLOATS:
         return x.astype(np.float64)
     q, d = quantize_q8(x)
-    return (q.reshape(len(x), -1, 32).astype(np.float64) * d[..., None]).reshape(x.shape)
+    return (q.reshape(len(x), -1, 16).astype(np.float64) * d[..., None]).reshape(x.shape)
 
 
 def product(name: str, rows: Bytes, x: Floats) -> NDArray[np.float64]:

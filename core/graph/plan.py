@@ -22,7 +22,7 @@ ALIGN = 64
 
 def q8_row_bytes(n: int) -> int:
     """Bytes of one row of ``n`` int8 activations with scales and sums (GGFW_Q8 in ggfw_kernels.h)."""
-    return _align(_align(n) + n // 32 * 4 + n // 16 * 4)
+    return _align(_align(n) + n // 16 * 8 + n // 32 * 4)
 
 
 def _align(n: int) -> int:

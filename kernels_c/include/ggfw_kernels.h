@@ -35,11 +35,12 @@ extern "C" {
 enum ggfw_type {
     GGFW_F32 = 0,
     GGFW_I32 = 1,
-    /* Activations quantised to int8, one float scale per 32 columns. A row of n columns (n % 32 == 0) is
+    /* Activations quantised to int8, one float scale per 16 columns. A row of n columns (n % 32 == 0) is
      *   int8_t  q[n]            padded to a multiple of 64 bytes
-     *   float   d[n / 32]       value = d * q
-     *   int32_t sum[n / 16]     sum of q over 16 columns (add two neighbours for 32)
-     * d and sum follow each other without padding; the whole row is padded to a multiple of 64 bytes.
+     *   float   d[n / 16]       value = d * q
+     *   int32_t sum[n / 16]     sum of q
+     *   float   total[n / 32]   sum of the values d * q of 32 columns (the two products added in double)
+     * d, sum and total follow each other without padding; the whole row is padded to a multiple of 64 bytes.
      * d = max|x| / 127 (0 for a block of zeros), q = round to nearest even of x / d. */
     GGFW_Q8 = 2
 };

@@ -16,7 +16,7 @@ int32_t ggfw_executor_abi(void) { return GGFW_KERNELS_ABI; }
 
 static int64_t row_bytes(const ggfw_view *v) {
     if (v->type != GGFW_Q8) return (int64_t)v->width * 4;
-    return align_up(align_up(v->width, 64) + v->width / 32 * 4 + v->width / 16 * 4, 64);
+    return align_up(align_up(v->width, 64) + v->width / 16 * 8 + v->width / 32 * 4, 64);
 }
 
 static int64_t domain_rows(const ggfw_run *run, int32_t domain) {
@@ -214,7 +214,7 @@ static void set_part(ggfw_executor *e, region_part *p, const ggfw_kernel *kernel
     p->row_begin = begin;
     p->row_end = end;
     p->run = e->run;
-    p->run.shared = e->shared + shared_offset;
+    p->run.shared = e->shared ? e->shared + shared_offset : NULL;
 }
 
 static void begin_step(ggfw_executor *e) {

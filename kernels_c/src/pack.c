@@ -95,7 +95,7 @@ static int32_t run_linear(const ggfw_weight *weight, const ggfw_kernel *quantize
     int q8 = weight->kernel->activation == GGFW_Q8;
     ggfw_view view_x = {0, (int32_t)align_up(n_in * 4LL), n_in, GGFW_F32, 0};
     ggfw_view view_q = {view_x.offset + (int64_t)view_x.stride * n_rows,
-                        (int32_t)align_up(align_up(n_in) + n_in / 32 * 4 + n_in / 16 * 4), n_in, GGFW_Q8, 0};
+                        (int32_t)align_up(align_up(n_in) + n_in / 16 * 8 + n_in / 32 * 4), n_in, GGFW_Q8, 0};
     ggfw_view view_y = {view_q.offset + (int64_t)view_q.stride * n_rows, (int32_t)align_up(n_out * 4LL), n_out,
                         GGFW_F32, 0};
     ggfw_step steps[2];

@@ -7,6 +7,7 @@
 
 #define DECODE_BLOCK 256 /* keys whose scores are held at once; parts are multiples of it */
 #define DECODE_MAX_PARTS 16
+#define DECODE_AHEAD 2 /* groups of 16 keys between a prefetch and its use */
 #define DECODE_HEADS 4 /* queries that share a load of K and V */
 
 /* Accumulators that fit the registers. */
@@ -180,6 +181,14 @@ VF_INLINE void decode_values(const uint8_t *values, int32_t type, int32_t d, int
     }
 }
 
+/* Pages lie anywhere, so the processor cannot guess what comes next: 16 rows ahead of their use. */
+VF_INLINE void prefetch_rows(const uint8_t *at, int64_t bytes, const int level) {
+    for (int64_t i = 0; i < bytes; i += 64) {
+        if (level == 1) __builtin_prefetch(at + i, 0, 3);
+        else __builtin_prefetch(at + i, 0, 2);
+    }
+}
+
 /* Keys [block, block + DECODE_BLOCK) of the part; block is a multiple of it. Constant type and heads. */
 VF_INLINE void decode_block(const ggfw_step *step, const ggfw_run *run, const ggfw_segment *segment, int32_t kv_head,
                             int32_t block, key_range part, decode_tile *t, const int32_t type, const int heads) {
@@ -192,6 +201,13 @@ VF_INLINE void decode_block(const ggfw_step *step, const ggfw_run *run, const gg
     for (int32_t key = first; key < end; key += 16) {
         int32_t page = page_of(run, segment, p->pool, key);
         float dots[DECODE_HEADS][16];
+        if (key + 16 * DECODE_AHEAD < end) {
+            int32_t next = key + 16 * DECODE_AHEAD, next_page = page_of(run, segment, p->pool, next);
+            prefetch_rows(k_at(pool, p->layer, next_page, kv_head, next % pool->page_size),
+                          16 * pool->d_k * kv_element_bytes(type), 1);
+        }
+        prefetch_rows(v_at(pool, p->layer, page, kv_head, key % pool->page_size),
+                      16 * pool->d_v * kv_element_bytes(type), 2);
         decode_dots(k_at(pool, p->layer, page, kv_head, key % pool->page_size), type, pool->d_k, t, heads, dots);
         for (int h = 0; h < heads; h++) {
             vf s = finish_scores(p, vf_load(dots[h]), key, t->visible[h], t->position[h], t->slope[h]);

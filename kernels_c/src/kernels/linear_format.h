@@ -35,7 +35,7 @@
 
 enum {
     LINEAR_PANEL = 16,     /* rows of a panel */
-    LINEAR_BLOCK = 32,     /* columns with one activation scale */
+    LINEAR_BLOCK = 32,     /* columns of a sub-block */
     LINEAR_MAX_BLOCK = 256 /* columns of the largest block */
 };
 

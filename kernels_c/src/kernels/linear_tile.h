@@ -4,13 +4,14 @@
  * stream; a single row is read where it is. Per 32 columns:
  *
  *     int8   q[R][32]
- *     float  d[R]                 activation scale
- *     i32    start[halves][R]     -offset * sum of q: where the integer sum starts
- *  or float  ds[halves][R]        d * sum of q: what the minimum of the weights is multiplied by
+ *     float  d[2][R]              activation scale of 16 columns
+ *     i32    start[2][R]          -offset * sum of q: where the integer sum of 16 columns starts
+ *  or float  total[halves][R]     sum of d * q: what the minimum of the weights is multiplied by
  *
- * For one panel and one row, with S = the integer sum of a block (start included):
+ * For one panel and one row, with S0 and S1 = the integer sums of 16 columns (start included):
  *
- *     y += (S * d_weight) * d_activation  [ + m_weight * ds ]        one block after the other
+ *     y += (S0 * d0 + S1 * d1) * d_weight  [ + m_weight * total ]    where the format has a scale per 32 columns
+ *     y += (S0 * d0) * d_weight0 + (S1 * d1) * d_weight1  [ ... ]    where it has one per 16
  *
  * The integers are exact and the floats are summed in the order of the columns, so neither R nor the place of a row in
  * its tile changes a bit.
@@ -27,14 +28,18 @@ enum { LINEAR_MAX_TILE = 8 };
 
 LINEAR_INLINE int64_t linear_round64(int64_t n) { return (n + 63) / 64 * 64; }
 
-/* Byte offsets of d and sum in a row of n columns, and its length. */
+/* Byte offsets of d, sum and total in a row of n columns, and its length. */
 LINEAR_INLINE int64_t linear_q8_scales(int64_t n) { return linear_round64(n); }
-LINEAR_INLINE int64_t linear_q8_sums(int64_t n) { return linear_round64(n) + n / 32 * 4; }
-LINEAR_INLINE int64_t linear_q8_bytes(int64_t n) { return linear_round64(linear_q8_sums(n) + n / 16 * 4); }
+LINEAR_INLINE int64_t linear_q8_sums(int64_t n) { return linear_round64(n) + n / 16 * 4; }
+LINEAR_INLINE int64_t linear_q8_totals(int64_t n) { return linear_q8_sums(n) + n / 16 * 4; }
+LINEAR_INLINE int64_t linear_q8_bytes(int64_t n) { return linear_round64(linear_q8_totals(n) + n / 32 * 4); }
 
 /* ---- building a tile --------------------------------------------------------------------------------------------------- */
 
-LINEAR_INLINE int linear_tile_block(int type, int R) { return R * (32 + 4 + 4 * linear_halves(type)); }
+/* Numbers beside the scales: starts of both halves, or totals. */
+LINEAR_INLINE int linear_tile_extras(int type) { return linear_has_min(type) ? linear_halves(type) : 2; }
+
+LINEAR_INLINE int linear_tile_block(int type, int R) { return R * (32 + 8 + 4 * linear_tile_extras(type)); }
 
 LINEAR_INLINE int64_t linear_tile_bytes(int type, int R, int64_t n_in)
 {
@@ -47,30 +52,41 @@ LINEAR_INLINE int linear_offset(int type)
     return LV_SIGNED && LINEAR_TRAITS[type].offset == 128 ? 0 : LINEAR_TRAITS[type].offset;
 }
 
-/* Sum of q over half h of block b (over the whole block where the format has one half). */
-LINEAR_INLINE int32_t linear_q8_sum(int type, const uint8_t *sums, int64_t b, int h)
+LINEAR_INLINE float linear_load_float(const uint8_t *at) { return linear_float_of_bits(linear_load32(at)); }
+
+/* The start of an integer sum, from the sum of q over its 16 columns. */
+LINEAR_INLINE int32_t linear_start(int type, const uint8_t *sum)
 {
-    if (linear_halves(type) == 2) return (int32_t)linear_load32(sums + 8 * b + 4 * h);
-    return (int32_t)(linear_load32(sums + 8 * b) + linear_load32(sums + 8 * b + 4));
+    return -linear_offset(type) * (int32_t)linear_load32(sum);
+}
+
+/* Sum of d * q over 16 columns. */
+LINEAR_INLINE float linear_half_total(const uint8_t *d, const uint8_t *sum)
+{
+    return linear_load_float(d) * (float)(int32_t)linear_load32(sum);
 }
 
 /* rows[0..n): Q8 rows; the other R - n rows of the tile are zero. */
 LINEAR_INLINE void linear_tile_build(int type, int R, const uint8_t *const *rows, int n, int64_t n_in, uint8_t *tile)
 {
-    const int64_t scales = linear_q8_scales(n_in), sums = linear_q8_sums(n_in);
+    const int64_t scales = linear_q8_scales(n_in), sums = linear_q8_sums(n_in), totals = linear_q8_totals(n_in);
     if (n < R) memset(tile, 0, (size_t)linear_tile_bytes(type, R, n_in));
     for (int64_t b = 0; b < n_in / LINEAR_BLOCK; b++, tile += linear_tile_block(type, R)) {
-        uint8_t *scale_at = tile + 32 * R, *sum_at = scale_at + 4 * R;
+        uint8_t *scale_at = tile + 32 * R, *extra_at = scale_at + 8 * R;
         for (int r = 0; r < n; r++) {
-            const float d = linear_float_of_bits(linear_load32(rows[r] + scales + 4 * b));
+            const uint8_t *d = rows[r] + scales + 8 * b, *sum = rows[r] + sums + 8 * b;
             memcpy(tile + 32 * r, rows[r] + 32 * b, 32);
-            memcpy(scale_at + 4 * r, &d, 4);
-            for (int h = 0; h < linear_halves(type); h++) {
-                const int32_t total = linear_q8_sum(type, rows[r] + sums, b, h);
-                const int32_t start = -linear_offset(type) * total;
-                const float ds = d * (float)total;
-                memcpy(sum_at + 4 * (h * R + r), linear_has_min(type) ? (const void *)&ds : (const void *)&start, 4);
+            for (int h = 0; h < 2; h++) {
+                const int32_t start = linear_start(type, sum + 4 * h);
+                const float total = linear_half_total(d + 4 * h, sum + 4 * h);
+                memcpy(scale_at + 4 * (h * R + r), d + 4 * h, 4);
+                if (!linear_has_min(type))
+                    memcpy(extra_at + 4 * (h * R + r), &start, 4);
+                else if (linear_halves(type) == 2)
+                    memcpy(extra_at + 4 * (h * R + r), &total, 4);
             }
+            if (linear_has_min(type) && linear_halves(type) == 1)
+                memcpy(extra_at + 4 * r, rows[r] + totals + 4 * b, 4);
         }
     }
 }
@@ -80,8 +96,9 @@ LINEAR_INLINE void linear_tile_build(int type, int R, const uint8_t *const *rows
 /* Where the activations of one sub-block are: in a tile, or in a single Q8 row (R = 1). */
 typedef struct linear_activations {
     const uint8_t *q;      /* [R][32] */
-    const uint8_t *scales; /* [R] */
-    const uint8_t *sums;   /* [halves][R] of the tile; [2] sums over 16 of the row */
+    const uint8_t *scales; /* [2][R] */
+    const uint8_t *extras; /* of a tile: starts or totals, [2 or halves][R]; of a row: sums over 16, [2] */
+    const uint8_t *totals; /* of a row: total over 32 */
 } linear_activations;
 
 /* The R sums of one sub-block, for the rows of one part. */
@@ -97,28 +114,27 @@ LINEAR_INLINE void linear_tile_sub(int type, int R, const uint8_t *header, int s
     LV_UNROLL
     for (int r = 0; r < R; r++) {
         const int8_t *q = (const int8_t *)x.q + 32 * r;
-        const float scale = linear_float_of_bits(linear_load32(x.scales + 4 * r));
-        int32_t start[2] = { 0, 0 };
-        float ds[2] = { 0, 0 };
+        lv_floats scale[2], y[2];
         LV_UNROLL
-        for (int h = 0; h < halves; h++) {
-            const int32_t total = R == 1 ? linear_q8_sum(type, x.sums, 0, h) : 0;
-            const uint32_t stored = R == 1 ? 0 : linear_load32(x.sums + 4 * (h * R + r));
-            if (has_min)
-                ds[h] = R == 1 ? scale * (float)total : linear_float_of_bits(stored);
-            else
-                start[h] = R == 1 ? -linear_offset(type) * total : (int32_t)stored;
+        for (int h = 0; h < 2; h++) {
+            const uint8_t *extra = x.extras + 4 * (h * R + r);
+            const int32_t start = has_min ? 0 : R == 1 ? linear_start(type, extra) : (int32_t)linear_load32(extra);
+            scale[h] = lv_set(linear_load_float(x.scales + 4 * (h * R + r)));
+            y[h] = lv_convert(lv_dot(w + 4 * h, 4, q + 16 * h, start, max_code));
         }
-        lv_floats y;
         if (halves == 1) {
-            y = lv_mul(lv_convert(lv_dot(w, 8, q, start[0], max_code)), d[0]);
+            sum[r] = lv_fma(lv_fma(y[1], scale[1], lv_mul(y[0], scale[0])), d[0], sum[r]);
         } else {
-            y = lv_mul(lv_convert(lv_dot(w, 4, q, start[0], max_code)), d[0]);
-            y = lv_fma(lv_convert(lv_dot(w + 4, 4, q + 16, start[1], max_code)), d[1], y);
+            sum[r] = lv_fma(lv_mul(y[0], scale[0]), d[0], sum[r]);
+            sum[r] = lv_fma(lv_mul(y[1], scale[1]), d[1], sum[r]);
         }
-        sum[r] = lv_fma(y, lv_set(scale), sum[r]);
-        if (has_min) sum[r] = lv_fma(m[0], lv_set(ds[0]), sum[r]);
-        if (has_min && halves == 2) sum[r] = lv_fma(m[1], lv_set(ds[1]), sum[r]);
+        LV_UNROLL
+        for (int h = 0; has_min && h < halves; h++) {
+            const float total = R > 1           ? linear_load_float(x.extras + 4 * (h * R + r))
+                                : halves == 2 ? linear_half_total(x.scales + 4 * h, x.extras + 4 * h)
+                                              : linear_load_float(x.totals);
+            sum[r] = lv_fma(m[h], lv_set(total), sum[r]);
+        }
     }
 }
 
@@ -129,8 +145,9 @@ LINEAR_INLINE void linear_tile_run(int type, int R, const uint8_t *panel, const 
     const int subs = LINEAR_TRAITS[type].block / LINEAR_BLOCK;
     const int header_bytes = linear_header_bytes(type), sub_bytes = linear_sub_bytes(type);
     const int share = linear_block_bytes(type) / subs; /* bytes read per sub-block */
-    linear_activations at = R == 1 ? (linear_activations){ x, x + linear_q8_scales(n_in), x + linear_q8_sums(n_in) }
-                                   : (linear_activations){ x, x + 32 * R, x + 36 * R };
+    linear_activations at = { x, x + 32 * R, x + 40 * R, x };
+    if (R == 1)
+        at = (linear_activations){ x, x + linear_q8_scales(n_in), x + linear_q8_sums(n_in), x + linear_q8_totals(n_in) };
     lv_floats sum[LV_PARTS][LINEAR_MAX_TILE];
     LV_UNROLL
     for (int p = 0; p < LV_PARTS; p++) {
@@ -148,8 +165,9 @@ LINEAR_INLINE void linear_tile_run(int type, int R, const uint8_t *panel, const 
             LV_UNROLL_PARTS
             for (int p = 0; p < LV_PARTS; p++) linear_tile_sub(type, R, block, s, planes, at, p, sum[p]);
             at.q += R == 1 ? 32 : linear_tile_block(type, R);
-            at.scales += R == 1 ? 4 : linear_tile_block(type, R);
-            at.sums += R == 1 ? 8 : linear_tile_block(type, R);
+            at.scales += R == 1 ? 8 : linear_tile_block(type, R);
+            at.extras += R == 1 ? 8 : linear_tile_block(type, R);
+            at.totals += R == 1 ? 4 : 0;
         }
     }
     LV_UNROLL

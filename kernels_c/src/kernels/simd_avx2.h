@@ -160,12 +160,12 @@ VF_INLINE void vf_store_bf16(uint16_t *p, vf a) {
     _mm256_storeu_si256((void *)p, _mm256_permute4x64_epi64(packed, 0xd8));
 }
 
-/* ---- quantising: 32 columns at once ------------------------------------------------------------------------------ */
+/* ---- quantising: 16 columns at once ------------------------------------------------------------------------------ */
 
-/* Largest bit pattern of |a[0..32)|: for finite floats the order of the values, infinities and NaN above all. */
-VF_INLINE uint32_t vf_largest_bits32(const float *a) {
+/* Largest bit pattern of |a[0..16)|: for finite floats the order of the values, infinities and NaN above all. */
+VF_INLINE uint32_t vf_largest_bits16(const float *a) {
     __m256i mask = _mm256_set1_epi32(0x7fffffff), top = _mm256_setzero_si256();
-    for (int i = 0; i < 32; i += 8)
+    for (int i = 0; i < 16; i += 8)
         top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_loadu_si256((const void *)(a + i)), mask));
     __m128i x = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
     x = _mm_max_epi32(x, _mm_shuffle_epi32(x, 0x4e));

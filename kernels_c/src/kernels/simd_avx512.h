@@ -100,14 +100,12 @@ VF_INLINE void vf_store_bf16(uint16_t *p, vf a) {
     _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16)));
 }
 
-/* ---- quantising: 32 columns at once ------------------------------------------------------------------------------ */
+/* ---- quantising: 16 columns at once ------------------------------------------------------------------------------ */
 
-/* Largest bit pattern of |a[0..32)|: for finite floats the order of the values, infinities and NaN above all. */
-VF_INLINE uint32_t vf_largest_bits32(const float *a) {
-    __m512i mask = _mm512_set1_epi32(0x7fffffff);
-    __m512i x = _mm512_and_si512(_mm512_loadu_si512(a), mask);
-    __m512i y = _mm512_and_si512(_mm512_loadu_si512(a + 16), mask);
-    return (uint32_t)_mm512_reduce_max_epi32(_mm512_max_epi32(x, y));
+/* Largest bit pattern of |a[0..16)|: for finite floats the order of the values, infinities and NaN above all. */
+VF_INLINE uint32_t vf_largest_bits16(const float *a) {
+    __m512i x = _mm512_and_si512(_mm512_loadu_si512(a), _mm512_set1_epi32(0x7fffffff));
+    return (uint32_t)_mm512_reduce_max_epi32(x);
 }
 
 /* q = round(a / d) for 16 columns; returns their sum. */

@@ -153,12 +153,12 @@ static inline void vf_store_bf16(uint16_t *p, vf x) {
     for (int i = 0; i < 16; i++) p[i] = vf_to_bf16(all[i]);
 }
 
-/* ---- quantising: 32 columns at once ------------------------------------------------------------------------------ */
+/* ---- quantising: 16 columns at once ------------------------------------------------------------------------------ */
 
-/* Largest bit pattern of |a[0..32)|: for finite floats the order of the values, infinities and NaN above all. */
-static inline uint32_t vf_largest_bits32(const float *a) {
+/* Largest bit pattern of |a[0..16)|: for finite floats the order of the values, infinities and NaN above all. */
+static inline uint32_t vf_largest_bits16(const float *a) {
     uint32_t top = 0;
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < 16; i++) {
         uint32_t bits;
         memcpy(&bits, a + i, 4);
         bits &= 0x7fffffff;
