@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from ggfw.cache import Cache
+from ggfw.cache import PAGE_SIZE, Cache
 from ggfw.descriptors import resolve
 from ggfw.errors import GraphError, InvalidRequest, PluginError
 from ggfw.gguf import GGUF
@@ -146,9 +146,9 @@ class LoadedModel:
             kv_type = kv_type or _default_kv_type(gguf)
             described = Described(gguf, RunConfig(n_ctx, kv_type, rope_scaling, rope_base), registry)
             tokenizer = _in_thread(lambda: _tokenizer_of(gguf))
-            cache = Cache(
-                described.layout.pools, n_ctx * n_parallel, n_parallel if described.layout.states else 0
-            )
+            pages_each = -(-n_ctx // PAGE_SIZE)  # a page belongs to one sequence
+            n_slots = n_parallel if described.layout.states else 0
+            cache = Cache(described.layout.pools, pages_each * PAGE_SIZE * n_parallel, n_slots)
             executor = _executor(described, cache, backend, kv_type, ubatch, threads, registry)
         except BaseException:
             if own:
@@ -184,8 +184,7 @@ class LoadedModel:
     def close(self) -> None:
         """Free weights, caches and the mapping; the model must be idle."""
         self.executor.close()
-        if self._tokenizer.exception() is None:
-            pass  # its thread has ended, so nothing reads the mapping any more
+        self._tokenizer.exception()  # waits for its thread, which reads the mapping
         self.gguf.close()
 
 
