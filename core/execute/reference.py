@@ -236,17 +236,19 @@ class ReferenceStep:
         positions = np.arange(begin, end)
         return np.array(segment.sequence.tables[pool])[positions // PAGE_SIZE], positions % PAGE_SIZE
 
+    def state(self, node: Node, segment: _Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Return (state before the segment's first row, where the state after its last row goes) of a node."""
+        states = self.executor._states[node]
+        read, write = segment.sequence.state_halves()
+        before = states[read] if read >= 0 else np.zeros(states.shape[1:], np.float32)
+        return before, states[write]
+
     def call_custom(self, node: Node, inputs: tuple[np.ndarray, ...]) -> np.ndarray:
         """Run a plugin's NumPy op with its state."""
-        states = self.executor._states.get(node)
-        rows = []
-        for s in self.segments:
-            if states is None:
-                rows.append(SegmentRows(s.rows, s.position))
-                continue
-            read, write = s.sequence.state_halves()
-            before = states[read] if read >= 0 else np.zeros(states.shape[1:], np.float32)
-            rows.append(SegmentRows(s.rows, s.position, before, states[write]))
+        stateful = node in self.executor._states
+        rows = [
+            SegmentRows(s.rows, s.position, *(self.state(node, s) if stateful else ())) for s in self.segments
+        ]
         op = node.attrs["custom"]
         attrs = {
             name: self.tensor(value) if isinstance(value, WeightRef) else value

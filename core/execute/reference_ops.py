@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ggfw.execute.reference_recurrent import RECURRENT
+
 if TYPE_CHECKING:
     from ggfw.execute.reference import ReferenceStep
     from ggfw.graph.tensor import Node
@@ -266,4 +268,5 @@ REFERENCE: dict[str, Callable[..., Any]] = {
         )
     },
     **{f.__name__: f for f in (moe_route, moe_linear, moe_sum, custom)},
+    **RECURRENT,
 }

@@ -12,6 +12,7 @@ from typing import Any
 from ggfw.errors import GraphError, ModelFileError
 from ggfw.graph.custom import custom_op
 from ggfw.graph.rope import Rope
+from ggfw.graph.recurrent import RecurrentOps
 from ggfw.graph.tensor import OUTPUTS, ROWS, Node, Shape, Tensor, broadcast_width
 from ggfw.graph.weights import WeightRef
 
@@ -19,7 +20,7 @@ from ggfw.graph.weights import WeightRef
 GATES = ("softmax", "sigmoid", "softmax_weight")
 
 
-class Graph:
+class Graph(RecurrentOps):
     """A graph under construction.
 
     Attributes:

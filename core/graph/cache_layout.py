@@ -28,11 +28,11 @@ class CacheLayout:
 
 def state_of(node: Node) -> StateSpec | None:
     """Return the recurrent state a node needs, if any."""
-    if node.op != "custom":
-        return None
-    spec: StateSpec | None = node.attrs["custom"].state_spec(
-        [t.shape for t in node.inputs], node.attrs["attrs"]
-    )
+    if node.op == "custom":
+        shapes = [t.shape for t in node.inputs]
+        spec: StateSpec | None = node.attrs["custom"].state_spec(shapes, node.attrs["attrs"])
+    else:
+        spec = node.attrs.get("state")
     return spec
 
 

@@ -113,7 +113,7 @@ class _Lowering:
             want = 0
             for t in node.outputs:
                 want |= need.get(t, 0)
-            if not node.outputs or node.op == "rope_store" or (node.op == "custom" and state_of(node)):
+            if not node.outputs or node.op == "rope_store" or state_of(node) is not None:
                 want = -1
             for t in node.inputs:
                 need[t] = -1 if want == -1 else need.get(t, 0) | want
