@@ -183,9 +183,9 @@ def reshape(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
 
 
 def split(step: ReferenceStep, node: Node, x: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Column ranges."""
+    """Ranges of the last axis."""
     borders = np.cumsum(node.attrs["widths"])[:-1]
-    return tuple(np.split(_rows(x), borders, axis=1))
+    return tuple(np.split(x, borders, axis=-1))
 
 
 def concat(step: ReferenceStep, node: Node, *parts: np.ndarray) -> np.ndarray:

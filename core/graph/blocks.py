@@ -1,16 +1,173 @@
-"""Blocks that several architectures have in exactly the same form: functions over a graph, imported by plugins."""
+"""Blocks that several architectures have in exactly the same form: functions over a graph, imported by plugins.
+
+Each takes the graph, its input and ``b``, the tensors of one layer (:meth:`ggfw.graph.Weights.block`), and returns
+tensors; none adds to the residual stream.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from ggfw.errors import ModelFileError
 from ggfw.graph.builder import Graph
+from ggfw.graph.hparams import Hparams
 from ggfw.graph.tensor import Tensor
-from ggfw.graph.weights import Weights
+from ggfw.graph.weights import WeightRef, Weights
 
-__all__ = ["swiglu"]
+__all__ = ["experts", "fused_swiglu", "gated_ffn", "gated_shared_expert", "moe", "qkv", "swiglu", "windowed"]
+
+#: An activation function of the graph, such as ``g.silu``.
+Activation = Callable[[Tensor], Tensor]
 
 
-def swiglu(g: Graph, h: Tensor, b: Weights) -> Tensor:
-    """Wdown (silu(Wgate h) * Wup h), with optional biases (Shazeer 2020)."""
-    gate = g.linear(h, b["ffn_gate"], b.get("ffn_gate.bias"))
-    up = g.linear(h, b["ffn_up"], b.get("ffn_up.bias"))
-    return g.linear(g.silu(gate) * up, b["ffn_down"], b.get("ffn_down.bias"))
+# -- attention -------------------------------------------------------------------------------------------------------
+
+
+def qkv(
+    g: Graph, h: Tensor, b: Weights, n_head: int, n_head_kv: int, d_k: int, d_v: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Project to queries (n_head, d_k), keys (n_head_kv, d_k) and values (n_head_kv, d_v), biases where they exist.
+
+    The three matrices are ``attn_q``, ``attn_k`` and ``attn_v``, or rows of one ``attn_qkv`` in this order.
+
+    Raises:
+        ModelFileError: a matrix has other rows than heads times columns per head.
+    """
+    shapes = {"q": (n_head, d_k), "k": (n_head_kv, d_k), "v": (n_head_kv, d_v)}
+    if "attn_qkv" in b:
+        weight = b["attn_qkv"]
+        expect_rows(
+            weight,
+            n_head * d_k + n_head_kv * (d_k + d_v),
+            f"attention.head_count {n_head}, head_count_kv {n_head_kv} and heads of {d_k} and {d_v}",
+        )
+        row = g.linear(h, weight, b.get("attn_qkv.bias"))
+        parts = g.split(row, *(n * d for n, d in shapes.values()))
+        if "attn_q.bias" in b:  # some converters fuse the matrices and leave the biases apart
+            parts = tuple(g.add(t, b[f"attn_{x}.bias"]) for x, t in zip(shapes, parts, strict=True))
+    else:
+        for x, (n, d) in shapes.items():
+            key = "attention.head_count" if x == "q" else "attention.head_count_kv"
+            expect_rows(b[f"attn_{x}"], n * d, f"{key} {n} and heads of {d}")
+        parts = tuple(g.linear(h, b[f"attn_{x}"], b.get(f"attn_{x}.bias")) for x in shapes)
+    q, k, v = (t.heads(*shape) for t, shape in zip(parts, shapes.values(), strict=True))
+    return q, k, v
+
+
+def expect_rows(weight: WeightRef, n: int, why: str) -> None:
+    """Check a matrix against what the metadata say.
+
+    Raises:
+        ModelFileError: ``weight`` (n_out, n_in) has not ``n`` rows; the message says ``why`` it should.
+    """
+    if weight.shape[0] != n:
+        raise ModelFileError(f"tensor {weight.name} has {weight.shape[0]} rows; {why} ask for {n}")
+
+
+def windowed(hp: Hparams, period: int) -> tuple[bool, ...]:
+    """Return which layers see a window only.
+
+    Args:
+        hp: ``attention.sliding_window_pattern`` is a flag per layer, or a period n: all layers but each n-th.
+        period: where the file has no such key.
+    """
+    pattern: Any = hp.get("attention.sliding_window_pattern", period)
+    if hasattr(pattern, "__len__"):
+        return tuple(map(bool, hp.per_layer("attention.sliding_window_pattern")))
+    return tuple(pattern == 0 or i % pattern < pattern - 1 for i in range(hp.n_layer))
+
+
+# -- feed-forward networks -------------------------------------------------------------------------------------------
+
+
+def gated_ffn(g: Graph, h: Tensor, b: Weights, activation: Activation, kind: str = "") -> Tensor:
+    """Wdown (activation(Wgate h) * Wup h), with optional biases (Shazeer 2020).
+
+    Args:
+        kind: end of the tensors' names: ``"_shexp"`` for a shared expert.
+    """
+    gate = g.linear(h, b[f"ffn_gate{kind}"], b.get(f"ffn_gate{kind}.bias"))
+    up = g.linear(h, b[f"ffn_up{kind}"], b.get(f"ffn_up{kind}.bias"))
+    return g.linear(activation(gate) * up, b[f"ffn_down{kind}"], b.get(f"ffn_down{kind}.bias"))
+
+
+def swiglu(g: Graph, h: Tensor, b: Weights, kind: str = "") -> Tensor:
+    """:func:`gated_ffn` with SiLU."""
+    return gated_ffn(g, h, b, g.silu, kind)
+
+
+def gated_shared_expert(g: Graph, h: Tensor, b: Weights) -> Tensor:
+    """An expert that all rows use, behind a gate of its own: sigmoid(w h) * swiglu(h) (Qwen 1.5 MoE)."""
+    return swiglu(g, h, b, "_shexp") * g.sigmoid(g.linear(h, b["ffn_gate_inp_shexp"]))
+
+
+def fused_swiglu(g: Graph, h: Tensor, b: Weights) -> Tensor:
+    """SwiGLU whose ``ffn_up`` holds the rows of the gate, then those of up.
+
+    Raises:
+        ModelFileError: ``ffn_up`` has not twice as many rows as ``ffn_down`` has columns.
+    """
+    n_ff = b["ffn_down"].shape[-1]
+    expect_rows(b["ffn_up"], 2 * n_ff, f"gate and up for the {n_ff} columns of {b['ffn_down'].name}")
+    gate, up = g.split(g.linear(h, b["ffn_up"]), n_ff, n_ff)
+    return g.linear(g.silu(gate) * up, b["ffn_down"])
+
+
+# -- mixtures of experts ---------------------------------------------------------------------------------------------
+
+
+def moe(
+    g: Graph,
+    h: Tensor,
+    b: Weights,
+    hp: Hparams,
+    *,
+    logits: Tensor | None = None,
+    activation: Activation | None = None,
+    gate: str = "softmax",
+    renormalise: bool = True,
+) -> Tensor:
+    """Route each row to its experts and return their weighted sum (Shazeer et al. 2017, Jiang et al. 2024).
+
+    Args:
+        logits: (n_expert,) scores; computed by ``ffn_gate_inp`` (and its bias) where absent.
+        activation: of the experts' gates, SiLU where absent.
+        gate, renormalise: see :meth:`Graph.moe_route`; the weights are scaled by ``expert_weights_scale``.
+
+    Raises:
+        ModelFileError: ``expert_count`` is not the number of the router's rows.
+    """
+    expect_rows(b["ffn_gate_inp"], hp.n_expert, f"{hp.architecture}.expert_count {hp.n_expert}")
+    if logits is None:
+        logits = g.linear(h, b["ffn_gate_inp"], b.get("ffn_gate_inp.bias"))
+    ids, weights = g.moe_route(
+        logits,
+        hp.n_expert_used,
+        gate=gate,
+        renormalise=renormalise,
+        scale=float(hp.get("expert_weights_scale", 0.0)) or 1.0,
+    )
+    silu = g.silu if activation is None else activation
+    return experts(g, h, ids, weights, b, lambda gate, up: silu(gate) * up)
+
+
+def experts(
+    g: Graph, h: Tensor, ids: Tensor, weights: Tensor, b: Weights, act: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Sum of weight_e * (Wdown_e act(Wgate_e h, Wup_e h)) over the chosen experts e, biases and scales as the file has.
+
+    Gate and up are two tensors, or one ``ffn_gate_up_exps`` with the gate's rows first.
+    """
+
+    def product(x: Tensor, part: str) -> Tensor:
+        name = f"ffn_{part}_exps"
+        return g.moe_linear(x, ids, b[name], b.get(f"{name}.bias"), b.get(f"{name}.scale"))
+
+    if "ffn_gate_up_exps" in b:
+        both = product(h, "gate_up")  # (T, n_used, 2 * n_ff)
+        n_ff = both.shape[1] // 2
+        gate, up = g.split(both, n_ff, n_ff)
+    else:
+        gate, up = product(h, "gate"), product(h, "up")  # (T, n_used, n_ff)
+    return g.moe_sum(product(act(gate, up), "down"), weights)

@@ -6,13 +6,14 @@ by :mod:`ggfw.graph.lower`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from ggfw.errors import GraphError, ModelFileError
 from ggfw.graph.custom import custom_op
-from ggfw.graph.rope import Rope
 from ggfw.graph.recurrent import RecurrentOps
+from ggfw.graph.rope import Rope
 from ggfw.graph.tensor import OUTPUTS, ROWS, Node, Shape, Tensor, broadcast_width
 from ggfw.graph.weights import WeightRef
 
@@ -75,7 +76,9 @@ class Graph(RecurrentOps):
     def linear(
         self, x: Tensor, weight: WeightRef, bias: WeightRef | None = None, scale: float = 1.0
     ) -> Tensor:
-        """``(W x + bias) * scale`` for ``weight`` (n_out, n_in); (n_out,)."""
+        """``(W x + bias) * scale`` for ``weight`` (n_out, n_in), or (n_in,) for one row; (n_out,)."""
+        if len(weight.shape) == 1:
+            weight = replace(weight, shape=(1, *weight.shape))
         _check_rank(weight, 2)
         n_out, n_in = weight.shape
         if x.width != n_in:
@@ -279,12 +282,14 @@ class Graph(RecurrentOps):
         return self.node("reshape", (x,), (shape,), x.domain, f"{x.name}.view", (x.integer,))[0]
 
     def split(self, x: Tensor, *widths: int) -> tuple[Tensor, ...]:
-        """Split the columns of a row; the widths add up to the row's."""
-        if sum(widths) != x.width:
-            raise ModelFileError(f"{x} has {x.width} columns and cannot be split into {widths}")
-        return self.node(
-            "split", (x,), tuple((n,) for n in widths), x.domain, f"{x.name}.part", widths=widths
-        )
+        """Split the last axis of a row; the widths add up to it.
+
+        The parts of a row with one axis are views; with more axes each part is copied together.
+        """
+        if sum(widths) != x.shape[-1]:
+            raise ModelFileError(f"{x} has {x.shape[-1]} columns and cannot be split into {widths}")
+        shapes = tuple((*x.shape[:-1], n) for n in widths)
+        return self.node("split", (x,), shapes, x.domain, f"{x.name}.part", widths=widths)
 
     def concat(self, *parts: Tensor) -> Tensor:
         """Put the columns of several tensors after each other."""
@@ -353,6 +358,11 @@ class Graph(RecurrentOps):
         if x.shape[-1] != n_in or (len(x.shape) == 2 and x.shape[0] != ids.width):
             raise ModelFileError(
                 f"tensor {weight.name} has shape {weight.shape}; its input {x} does not fit {n_in} columns"
+            )
+        if ids.node.op == "moe_route" and ids.node.inputs[0].width != n_expert:
+            raise ModelFileError(
+                f"tensor {weight.name} has {n_expert} experts; the router {ids.node.inputs[0]} chooses among "
+                f"{ids.node.inputs[0].width}"
             )
         for vector, size in ((bias, n_expert * n_out), (scale, n_expert)):
             _check_vector(vector, size)

@@ -358,11 +358,27 @@ class _Lowering:
         self.place[node.outputs[0]] = self.place[node.inputs[0]]
 
     def _split(self, node: Node) -> None:
-        whole = self.place[node.inputs[0]]
+        """Column ranges are views; ranges of an inner axis are copied together, slot by slot."""
+        x = node.inputs[0]
+        whole = self.place[x]
+        n_slots = x.width // x.shape[-1]
         column = whole.column
         for t in node.outputs:
-            self.place[t] = View(whole.buffer, column, t.width, whole.type)
-            column += t.width * 4
+            if n_slots == 1:
+                self.place[t] = View(whole.buffer, column, t.width, whole.type)
+            else:
+                self._copy_slots(node, t, column, n_slots)
+            column += t.shape[-1] * 4
+
+    def _copy_slots(self, node: Node, part: Tensor, column: int, n_slots: int) -> None:
+        """Copy the same columns of every slot of a row to where they stand next to each other."""
+        x, width = node.inputs[0], part.shape[-1]
+        whole, target = self.place[x], self._new(part)
+        for slot in range(n_slots):
+            step = self._step("copy", node, [x])
+            step.inputs = [View(whole.buffer, column + slot * x.shape[-1] * 4, width)]
+            step.outputs = [View(target.buffer, slot * width * 4, width)]
+        step.produces = [(part, target)]
 
     def _concat(self, node: Node) -> None:
         target = self._new(node.outputs[0])

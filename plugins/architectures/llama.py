@@ -7,8 +7,8 @@ Source: Touvron et al. 2023 (2302.13971), Jiang et al. 2024 (2401.04088); tensor
 """
 
 from ggfw.descriptors import ArchitectureSpec
-from ggfw.graph import Architecture, Graph, Hparams, Rope, RunConfig, Tensor, Weights
-from ggfw.graph.blocks import swiglu
+from ggfw.graph import Architecture, Graph, Hparams, Rope, RunConfig, Weights
+from ggfw.graph.blocks import moe, qkv, swiglu
 from ggfw.hookspecs import hookimpl
 
 GGFW_PLUGIN_API = 1
@@ -21,17 +21,14 @@ class Llama(Architecture):
 
     def build(self, g: Graph, hp: Hparams, w: Weights, run: RunConfig) -> None:
         """Describe the graph (see the module's formula)."""
-        n_head, n_kv, d = hp.n_head, hp.n_head_kv, hp.head_dim
         rope = Rope.from_file(hp, w, run, pairing="norm")
-        scale = float(hp.get("attention.scale", 0.0)) or d**-0.5
+        scale = float(hp.get("attention.scale", 0.0)) or hp.head_dim**-0.5
         temperature = float(hp.get("attention.temperature_scale", 0.0))
         x = g.embed(w["token_embd"])  # (T, n_embd)
         for i in range(hp.n_layer):
             b = w.block(i)
             h = g.rms_norm(x, b["attn_norm"], hp.eps)
-            q = g.linear(h, b["attn_q"], b.get("attn_q.bias")).heads(n_head, d)
-            k = g.linear(h, b["attn_k"], b.get("attn_k.bias")).heads(n_kv, d)
-            v = g.linear(h, b["attn_v"], b.get("attn_v.bias")).heads(n_kv, hp.head_dim_v)
+            q, k, v = qkv(g, h, b, hp.n_head, hp.n_head_kv, hp.head_dim, hp.head_dim_v)
             q, k = g.rope(q, rope), g.rope(k, rope)
             if temperature:  # Ministral 3 sharpens attention beyond the original context
                 q = g.position_scale(q, rope.scaling.original_context, temperature)
@@ -41,14 +38,6 @@ class Llama(Architecture):
             x = x + (moe(g, h, b, hp) if "ffn_gate_inp" in b else swiglu(g, h, b))
         h = g.rms_norm(g.select_outputs(x), w["output_norm"], hp.eps)
         g.output(hidden=h, logits=g.linear(h, w.get("output", w["token_embd"])))
-
-
-def moe(g: Graph, h: Tensor, b: Weights, hp: Hparams) -> Tensor:
-    """Mixtral's experts: softmax over all, the best ones renormalised."""
-    ids, weights = g.moe_route(g.linear(h, b["ffn_gate_inp"]), hp.n_expert_used)
-    gate = g.moe_linear(h, ids, b["ffn_gate_exps"])  # (T, n_used, n_ff)
-    up = g.moe_linear(h, ids, b["ffn_up_exps"])
-    return g.moe_sum(g.moe_linear(g.silu(gate) * up, ids, b["ffn_down_exps"]), weights)
 
 
 @hookimpl
