@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
@@ -55,9 +55,12 @@ def load(tmp_path: Path) -> Callable[..., Registry]:
     """Load a registry from the distributions of ``install`` alone, or together with the built-in ones."""
 
     def make(environ: dict[str, str] | None = None, builtin: bool = False) -> Registry:
-        doors = entry_points(group="ggfw")
-        if not builtin:
-            doors = [ep for ep in doors if ep.dist is not None and ep.dist.metadata["Name"] != "ggfw"]
+        def wanted(ep: EntryPoint) -> bool:  # nothing else that happens to be installed here
+            assert ep.dist is not None
+            ours = builtin and ep.dist.metadata["Name"] == "ggfw"
+            return ours or Path(str(ep.dist.locate_file(""))).resolve() == tmp_path.resolve()
+
+        doors = [ep for ep in entry_points(group="ggfw") if wanted(ep)]
         return Registry.load(doors, environ or {})
 
     return make
