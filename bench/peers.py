@@ -200,7 +200,7 @@ def run_pairs(
         entry["flash_attention"] = choose_flash_attention(measure, build, task)
         results.save()
     fa = entry["flash_attention"]["chosen"]
-    while wants_pair(entry["pairs"], pairs):
+    while wants_pair(entry["pairs"], pairs, measure.timed):
         llama = take_sample(measure.llama(build, task, fa), measure.read_llama)
         ggfw = take_sample(measure.ggfw(command, task), measure.read_ggfw) if command else None
         entry["pairs"].append(
@@ -224,7 +224,7 @@ def run_pairs(
 
 def report_of(model: Path, measure: Measure, task: Task, entry: dict[str, Any], pairs: int) -> dict[str, Any]:
     """One row of the report: medians, ratio, conditions, and the pairs themselves."""
-    summary = summarise(entry["pairs"], pairs)
+    summary = summarise(entry["pairs"], pairs, measure.timed)
     return {
         "model": model.name,
         "measure": measure.name,
@@ -313,7 +313,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
                 ],
             }
             entry = results.entry(facts, args.fresh)
-            if wants_pair(entry["pairs"], args.pairs):
+            if wants_pair(entry["pairs"], args.pairs, measure.timed):
                 if not looked:
                     forced, looked = quiet_or_refuse(args.force, args.wait), True
                 print(f"{model.name}: {describe(measure, lengths)}", file=sys.stderr, flush=True)

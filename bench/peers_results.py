@@ -56,14 +56,14 @@ class Results:
         part.replace(self.path)
 
 
-def pair_disturbed(pair: dict[str, Any]) -> bool:
-    """Whether either run of a pair was disturbed."""
-    return any(is_disturbed(side["foreign_cpu"]) for side in (pair["llama"], pair["ggfw"]) if side)
+def pair_disturbed(pair: dict[str, Any], timed: bool = True) -> bool:
+    """Whether either run of a pair was disturbed; a measure that is not ``timed`` cannot be."""
+    return timed and any(is_disturbed(side["foreign_cpu"]) for side in (pair["llama"], pair["ggfw"]) if side)
 
 
-def wants_pair(pairs: list[dict[str, Any]], wanted: int) -> bool:
+def wants_pair(pairs: list[dict[str, Any]], wanted: int, timed: bool = True) -> bool:
     """Whether one more pair is to be run: until ``wanted`` undisturbed ones, but at most 2 * ``wanted`` in all."""
-    calm = sum(not pair_disturbed(pair) for pair in pairs)
+    calm = sum(not pair_disturbed(pair, timed) for pair in pairs)
     return calm < wanted and len(pairs) < 2 * wanted
 
 
@@ -88,14 +88,14 @@ class Summary:
     foreign: float
 
 
-def summarise(pairs: list[dict[str, Any]], wanted: int) -> Summary:
+def summarise(pairs: list[dict[str, Any]], wanted: int, timed: bool = True) -> Summary:
     """Medians and ratios of ``pairs`` (each ``{"llama": sample, "ggfw": sample | None, …}``), at least one.
 
     Whether a pair is left out depends on what other processes did, never on the pair's values.
     """
     if not pairs:
         raise ValueError("no finished pair to summarise")
-    quiet = [pair for pair in pairs if not pair_disturbed(pair)]
+    quiet = [pair for pair in pairs if not pair_disturbed(pair, timed)]
     calm = 2 * len(quiet) >= wanted
     used = quiet[:wanted] if calm else pairs
     ratios = [pair["ggfw"]["value"] / pair["llama"]["value"] for pair in used if pair["ggfw"]]

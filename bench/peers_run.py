@@ -88,7 +88,8 @@ class Sample:
 class Measure:
     """How one quantity is measured on both sides.
 
-    ``llama(build, task, fa)`` and ``ggfw(command, task)`` give argument vectors, ``read_llama`` and
+    ``timed`` is False where the value does not depend on how fast the process ran, so that other processes
+    cannot disturb it. ``llama(build, task, fa)`` and ``ggfw(command, task)`` give argument vectors, ``read_llama`` and
     ``read_ggfw`` turn an `Outcome` into the value.
     """
 
@@ -100,6 +101,7 @@ class Measure:
     ggfw: Callable[[list[str], Task], list[str]]
     read_llama: Callable[[Outcome], float]
     read_ggfw: Callable[[Outcome], float]
+    timed: bool = True
 
 
 # --------------------------------------------------------------------------------------------- commands
@@ -273,6 +275,7 @@ MEASURES: dict[str, Measure] = {
             ),
             _peak_memory,
             _peak_memory,
+            timed=False,
         ),
     )
 }
@@ -365,7 +368,7 @@ def choose_flash_attention(
     seen: dict[int, list[Sample]] = {0: [], 1: []}
 
     def calm(fa: int) -> list[Sample]:
-        return [sample for sample in seen[fa] if not is_disturbed(sample.foreign_cpu)]
+        return [sample for sample in seen[fa] if not (measure.timed and is_disturbed(sample.foreign_cpu))]
 
     for done in range(rounds + extra):
         if done >= rounds and min(len(calm(0)), len(calm(1))) >= 2:

@@ -353,6 +353,8 @@ def test_disturbed_pairs_are_run_again_and_left_out() -> None:
         [calm, loud, calm], 2
     )
     assert not peers_results.wants_pair([loud] * 6, 3)
+    assert not peers_results.wants_pair([loud] * 3, 3, timed=False)
+    assert peers_results.summarise([loud] * 3, 3, timed=False).disturbed == 0
     summary = peers_results.summarise([calm, loud, calm, loud], 3)
     assert (summary.ratio, summary.pairs, summary.disturbed, summary.calm) == (2.0, 2, 2, True)
     summary = peers_results.summarise([loud, loud, loud, calm, loud, loud], 3)
