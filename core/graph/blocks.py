@@ -19,6 +19,8 @@ __all__ = ["experts", "fused_swiglu", "gated_ffn", "gated_shared_expert", "moe",
 
 #: An activation function of the graph, such as ``g.silu``.
 Activation = Callable[[Tensor], Tensor]
+#: A function of gate and up.
+Gated = Callable[[Tensor, Tensor], Tensor]
 
 
 # -- attention -------------------------------------------------------------------------------------------------------
@@ -124,7 +126,7 @@ def moe(
     hp: Hparams,
     *,
     logits: Tensor | None = None,
-    activation: Activation | None = None,
+    gated: Gated | None = None,
     gate: str = "softmax",
     renormalise: bool = True,
 ) -> Tensor:
@@ -132,7 +134,7 @@ def moe(
 
     Args:
         logits: (n_expert,) scores; computed by ``ffn_gate_inp`` (and its bias) where absent.
-        activation: of the experts' gates, SiLU where absent.
+        gated: what the experts make of gate and up; silu(gate) * up where absent.
         gate, renormalise: see :meth:`Graph.moe_route`; the weights are scaled by ``expert_weights_scale``.
 
     Raises:
@@ -148,14 +150,11 @@ def moe(
         renormalise=renormalise,
         scale=float(hp.get("expert_weights_scale", 0.0)) or 1.0,
     )
-    silu = g.silu if activation is None else activation
-    return experts(g, h, ids, weights, b, lambda gate, up: silu(gate) * up)
+    return experts(g, h, ids, weights, b, gated or (lambda gate, up: g.silu(gate) * up))
 
 
-def experts(
-    g: Graph, h: Tensor, ids: Tensor, weights: Tensor, b: Weights, act: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    """Sum of weight_e * (Wdown_e act(Wgate_e h, Wup_e h)) over the chosen experts e, biases and scales as the file has.
+def experts(g: Graph, h: Tensor, ids: Tensor, weights: Tensor, b: Weights, gated: Gated) -> Tensor:
+    """Sum of weight_e * Wdown_e gated(Wgate_e h, Wup_e h) over the chosen experts e, biases and scales as in the file.
 
     Gate and up are two tensors, or one ``ffn_gate_up_exps`` with the gate's rows first.
     """
@@ -170,4 +169,4 @@ def experts(
         gate, up = g.split(both, n_ff, n_ff)
     else:
         gate, up = product(h, "gate"), product(h, "up")  # (T, n_used, n_ff)
-    return g.moe_sum(product(act(gate, up), "down"), weights)
+    return g.moe_sum(product(gated(gate, up), "down"), weights)
