@@ -138,25 +138,28 @@ static float noise(void) { return (float)rand() / (float)RAND_MAX - 0.5f; }
 
 static int64_t round64(int64_t n) { return (n + 63) / 64 * 64; }
 
-static int64_t q8_bytes(int64_t n) { return round64(round64(n) + n / 32 * 4 + n / 16 * 4); }
+static int64_t q8_bytes(int64_t n) { return round64(round64(n) + n / 16 * 8 + n / 32 * 4); }
 
 /* Quantise as the header says and put the values that the kernel sees back into x. */
 static void quantize(float *x, int64_t n, uint8_t *row)
 {
     float *d = (float *)(row + round64(n));
-    int32_t *sum = (int32_t *)(d + n / 32);
-    for (int64_t b = 0; b < n / 32; b++) {
+    int32_t *sum = (int32_t *)(d + n / 16);
+    float *total = (float *)(sum + n / 16);
+    for (int64_t b = 0; b < n / 16; b++) {
         float top = 0;
-        for (int k = 0; k < 32; k++) top = fmaxf(top, fabsf(x[32 * b + k]));
+        for (int k = 0; k < 16; k++) top = fmaxf(top, fabsf(x[16 * b + k]));
         d[b] = top / 127;
-        sum[2 * b] = sum[2 * b + 1] = 0;
-        for (int k = 0; k < 32; k++) {
-            const int8_t q = (int8_t)lrintf(x[32 * b + k] / d[b]);
-            ((int8_t *)row)[32 * b + k] = q;
-            sum[2 * b + k / 16] += q;
-            x[32 * b + k] = d[b] * (float)q;
+        sum[b] = 0;
+        for (int k = 0; k < 16; k++) {
+            const int8_t q = (int8_t)lrintf(x[16 * b + k] / d[b]);
+            ((int8_t *)row)[16 * b + k] = q;
+            sum[b] += q;
+            x[16 * b + k] = d[b] * (float)q;
         }
     }
+    for (int64_t b = 0; b < n / 32; b++)
+        total[b] = (float)((double)d[2 * b] * sum[2 * b] + (double)d[2 * b + 1] * sum[2 * b + 1]);
 }
 
 static void check(const float *x, const uint8_t *y, int64_t stride, int64_t n_in)
@@ -206,6 +209,9 @@ int main(int argc, char **argv)
         if (table->kernels[i].op == GGFW_OP_LINEAR && table->kernels[i].format == formats[f].id)
             work.kernel = &table->kernels[i];
     if (!work.kernel) return fprintf(stderr, "no such kernel\n"), 1;
+
+    if (n_in % work.kernel->n_in_multiple)
+        return fprintf(stderr, "%s wants columns in multiples of %d\n", argv[2], work.kernel->n_in_multiple), 2;
 
     /* one random matrix, packed as often as the copies ask for */
     const int64_t file_bytes = n_out * n_in / formats[f].block * formats[f].bytes;
