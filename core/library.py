@@ -196,7 +196,7 @@ class Model:
         prompt: str | Sequence[int],
         *,
         max_tokens: int | None = None,
-        stop: str | Sequence[str] | None = None,
+        stop: str | Sequence[str | None] | None = None,
         timeout: float | None = None,
         ignore_eos: bool = False,
         constraint: Constraint | None = None,
@@ -248,7 +248,7 @@ class Model:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_args: Mapping[str, Any] | None = None,
-        stop: str | Sequence[str] | None = None,
+        stop: str | Sequence[str | None] | None = None,
         **more: Any,
     ) -> Request:
         """Build a request for a conversation: rendered by the chat template, encoded with message text as text only."""
@@ -489,7 +489,7 @@ class Stream:
             handle.cancel()
 
 
-def _stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+def _stops(stop: str | Sequence[str | None] | None) -> tuple[str, ...]:
     if stop is None:
         return ()
     return (stop,) if isinstance(stop, str) else tuple(s for s in stop if s is not None)

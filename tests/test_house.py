@@ -224,18 +224,25 @@ def classes() -> dict[str, list[ast.ClassDef]]:
     return found
 
 
+def methods(cls: ast.ClassDef) -> dict[str, bool]:
+    """Public methods of a class, and whether each has a docstring."""
+    functions = [item for item in cls.body if isinstance(item, Function) and not item.name.startswith("_")]
+    return {item.name: ast.get_docstring(item) is not None for item in functions}
+
+
+def base_names(cls: ast.ClassDef) -> list[str]:
+    bases = [base.value if isinstance(base, ast.Subscript) else base for base in cls.bases]
+    return [getattr(base, "id", getattr(base, "attr", "")) for base in bases]
+
+
 def inherits_docs(cls: ast.ClassDef, method: str, seen: frozenset[str] = frozenset()) -> bool:
-    """Whether a class of ours that ``cls`` derives from documents the method."""
-    for base in cls.bases:
-        node = base.value if isinstance(base, ast.Subscript) else base
-        name = getattr(node, "id", getattr(node, "attr", ""))
-        for parent in classes().get(name, []) if name not in seen else []:
-            for item in parent.body:
-                if isinstance(item, Function) and item.name == method and ast.get_docstring(item):
-                    return True
-            if inherits_docs(parent, method, seen | {name}):
-                return True
-    return False
+    """Whether a class of ours that ``cls`` derives from, or a protocol that it implements, documents the method."""
+    parents = [parent for name in base_names(cls) if name not in seen for parent in classes().get(name, [])]
+    protocols = [c for found in classes().values() for c in found if "Protocol" in base_names(c)]
+    parents += [p for p in protocols if p is not cls and methods(p) and set(methods(p)) <= set(methods(cls))]
+    if any(methods(parent).get(method) for parent in parents):
+        return True
+    return any(inherits_docs(p, method, seen | {p.name}) for p in parents if p.name not in seen)
 
 
 def undocumented(path: Path) -> Iterator[tuple[int, str]]:

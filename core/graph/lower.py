@@ -149,7 +149,10 @@ class _Lowering:
 
     def _step(self, op: str, node: Node, inputs: Sequence[Tensor | None], **kw: Any) -> Step:
         step = Step(
-            op, node.outputs[0].domain if node.outputs else ROWS, [t and self.place[t] for t in inputs], **kw
+            op,
+            node.outputs[0].domain if node.outputs else ROWS,
+            [None if t is None else self.place[t] for t in inputs],
+            **kw,
         )
         step.consumes = [(t, self.place[t]) for t in inputs if t is not None]
         self.steps.append(step)

@@ -34,7 +34,7 @@ class SentencePieceEncoder(Encoder):
         # What is not text must not come out of merging: users could otherwise write control tokens letter by letter.
         keys[(vocab.bits & (attr.SPECIAL | attr.BYTE)) != 0] = np.inf
         keys[np.isnan(keys)] = np.inf
-        self._key_of_id = memoryview(keys)
+        self._key_of_id = keys.data
         self._cutter = SpaceCutter(self._spanned)
         self._bytes = [vocab.index.get(byte_token(b)) for b in range(256)]
 
