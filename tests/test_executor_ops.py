@@ -437,8 +437,8 @@ def test_rope_store(unit: str, pairing: int, kv_type: int, d: int, d_v: int, n_r
 def test_cache_rounds_to_nearest_even(unit: str) -> None:
     """f16 and bf16 of hard cases equal NumPy's bits: ties, subnormals, overflow, NaN."""
     x = np.concatenate([
-        np.array([65519, 65520, 65536, 1e9, -1e9, 6.1e-5, 6.0e-5, 5.97e-8, 2.98e-8, 2.99e-8, 1e-9, -0.0, np.inf, -np.inf,
-                  1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-8, 1 + 3 * 2**-8, 3.3895e38, 1e-30], np.float32),
+        np.array([65519, 65520, 65536, 1e9, -1e9, 6.1e-5, 6.0e-5, 5.97e-8, 2.98e-8, 2.99e-8, 1e-9, -0.0, np.inf,
+                  -np.inf, 1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-8, 1 + 3 * 2**-8, 3.3895e38, 1e-30], np.float32),
         spread((1, 44))[0],
     ]).astype(np.float32)  # fmt: skip
     for kv_type in (KV_F16, KV_BF16):

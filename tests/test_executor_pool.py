@@ -34,7 +34,9 @@ def chain(n_steps: int, width: int = 1024, rows: int = 40, threads: int = 2) -> 
     rig = Rig(UNITS[0], max_rows=rows, threads=threads)
     x = rig.buffer(width)
     for _ in range(n_steps):
-        rig.step("elementwise", [x], [x], union="elementwise", params={"kind": SCALE, "alpha": 1.0, "beta": 1.0})
+        rig.step(
+            "elementwise", [x], [x], union="elementwise", params={"kind": SCALE, "alpha": 1.0, "beta": 1.0}
+        )
     return rig.start(), x
 
 
@@ -291,7 +293,13 @@ def test_bad_plans_are_refused() -> None:
     def wrong_width(rig: Rig) -> None:
         rig.pool(n_pages=1, d_k=16, d_v=16)
         x = rig.buffer(32)
-        rig.step("attention", [x], [x], union="attention", params={"n_head": 2, "n_head_kv": 1, "d_k": 32, "d_v": 16})
+        rig.step(
+            "attention",
+            [x],
+            [x],
+            union="attention",
+            params={"n_head": 2, "n_head_kv": 1, "d_k": 32, "d_v": 16},
+        )
 
     def no_kernel(rig: Rig) -> None:
         rig.step("copy", kernel=(ffi.NULL, ffi.NULL))

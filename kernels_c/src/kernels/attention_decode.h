@@ -98,8 +98,8 @@ typedef struct decode_tile {
 /* Dot products of 16 keys (rows of d elements) with `heads` queries. Constant type and heads. */
 VF_INLINE void decode_dots(const uint8_t *keys, int32_t type, int32_t d, const decode_tile *t, const int heads,
                            float (*dots)[16]) {
-    const int step = DECODE_ACCUMULATORS / heads > 0 ? DECODE_ACCUMULATORS / heads : 1; /* keys in registers */
     const int lanes = heads == 3 ? 4 : heads, keys_per_sum = 16 / lanes;
+    const int step = DECODE_ACCUMULATORS / lanes > 0 ? DECODE_ACCUMULATORS / lanes : 1; /* keys in registers */
     const int64_t row = d * kv_element_bytes(type);
     for (int key = 0; key < 16; key += keys_per_sum) {
         vf sums[16];
