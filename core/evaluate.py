@@ -95,7 +95,7 @@ def _evaluate_group(
         chunk = None
     while (sequences := _reserve(model, group)) is None:
         yield WAIT
-    parts: list[list[F32]] = [[] for _ in group]
+    out: list[F32] = [np.empty((0, 0), np.float32) for _ in group]
     done = [0] * len(group)
     try:
         while True:
@@ -119,14 +119,16 @@ def _evaluate_group(
             at = 0
             for index, segment in zip(who, segments, strict=True):
                 n = segment.n_outputs
-                parts[index].append(np.array(rows[at : at + n], dtype=np.float32))
+                if not done[index]:
+                    out[index] = np.empty((len(group[index]), rows.shape[1]), np.float32)
+                out[index][done[index] : done[index] + n] = rows[at : at + n]
                 done[index] += n
                 at += n
             yield None
     finally:
         for sequence in sequences:
             sequence.close()
-    return [np.concatenate(p) for p in parts]
+    return out
 
 
 def greedy(
