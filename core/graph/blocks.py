@@ -15,7 +15,18 @@ from ggfw.graph.hparams import Hparams
 from ggfw.graph.tensor import Tensor
 from ggfw.graph.weights import WeightRef, Weights
 
-__all__ = ["experts", "fused_swiglu", "gated_ffn", "gated_shared_expert", "moe", "qkv", "swiglu", "windowed"]
+__all__ = [
+    "expect_rows",
+    "experts",
+    "fused_swiglu",
+    "gated_ffn",
+    "gated_shared_expert",
+    "heads",
+    "moe",
+    "qkv",
+    "swiglu",
+    "windowed",
+]
 
 #: An activation function of the graph, such as ``g.silu``.
 Activation = Callable[[Tensor], Tensor]
@@ -36,25 +47,29 @@ def qkv(
     Raises:
         ModelFileError: a matrix has other rows than heads times columns per head.
     """
-    shapes = {"q": (n_head, d_k), "k": (n_head_kv, d_k), "v": (n_head_kv, d_v)}
-    if "attn_qkv" in b:
-        weight = b["attn_qkv"]
-        expect_rows(
-            weight,
-            n_head * d_k + n_head_kv * (d_k + d_v),
-            f"attention.head_count {n_head}, head_count_kv {n_head_kv} and heads of {d_k} and {d_v}",
-        )
-        row = g.linear(h, weight, b.get("attn_qkv.bias"))
-        parts = g.split(row, *(n * d for n, d in shapes.values()))
-        if "attn_q.bias" in b:  # some converters fuse the matrices and leave the biases apart
-            parts = tuple(g.add(t, b[f"attn_{x}.bias"]) for x, t in zip(shapes, parts, strict=True))
-    else:
-        for x, (n, d) in shapes.items():
-            key = "attention.head_count" if x == "q" else "attention.head_count_kv"
-            expect_rows(b[f"attn_{x}"], n * d, f"{key} {n} and heads of {d}")
-        parts = tuple(g.linear(h, b[f"attn_{x}"], b.get(f"attn_{x}.bias")) for x in shapes)
-    q, k, v = (t.heads(*shape) for t, shape in zip(parts, shapes.values(), strict=True))
-    return q, k, v
+    if "attn_qkv" not in b:
+        q = heads(g, h, b, "attn_q", n_head, d_k)
+        k = heads(g, h, b, "attn_k", n_head_kv, d_k)
+        return q, k, heads(g, h, b, "attn_v", n_head_kv, d_v)
+    weight = b["attn_qkv"]
+    widths = (n_head * d_k, n_head_kv * d_k, n_head_kv * d_v)
+    why = f"attention.head_count {n_head}, head_count_kv {n_head_kv} and heads of {d_k} and {d_v} columns"
+    expect_rows(weight, sum(widths), why)
+    parts = g.split(g.linear(h, weight, b.get("attn_qkv.bias")), *widths)
+    if "attn_q.bias" in b:  # some converters fuse the matrices and leave the biases apart
+        parts = tuple(g.add(t, b[f"attn_{x}.bias"]) for x, t in zip("qkv", parts, strict=True))
+    return parts[0].heads(n_head, d_k), parts[1].heads(n_head_kv, d_k), parts[2].heads(n_head_kv, d_v)
+
+
+def heads(g: Graph, h: Tensor, b: Weights, name: str, n_head: int, head_dim: int) -> Tensor:
+    """Project to heads (n_head, head_dim) with the matrix ``name``, and its bias where it exists.
+
+    Raises:
+        ModelFileError: the matrix has not n_head * head_dim rows.
+    """
+    key = "attention.head_count" if name == "attn_q" else "attention.head_count_kv"
+    expect_rows(b[name], n_head * head_dim, f"{key} {n_head} and heads of {head_dim} columns")
+    return g.linear(h, b[name], b.get(f"{name}.bias")).heads(n_head, head_dim)
 
 
 def expect_rows(weight: WeightRef, n: int, why: str) -> None:

@@ -116,7 +116,8 @@ def _size(shape: tuple[int, ...]) -> int:
 def fuse_rope_store(nodes: list[Node], outputs: set[Tensor]) -> list[Node]:
     """Put the per-head norms and rotations of q and k, and the store of k and v, into one node per layer."""
     uses = Uses(nodes, outputs)
-    attends = {n.attrs["layer"]: n for n in nodes if n.op == "attend"}
+    # Of the attends over one cache, the first belongs to the layer that fills it.
+    attends = {n.attrs["layer"]: n for n in reversed(nodes) if n.op == "attend"}
     replace: dict[int, Node] = {}
     drop: set[int] = set()
     for i, store in enumerate(nodes):
