@@ -15,7 +15,7 @@
 #define LV_LANES 4
 #define LV_SIGNED 0
 #define LV_UNROLL
-#define LV_UNROLL_PARTS 
+#define LV_UNROLL_PARTS
 #define LV_FLOAT_TILE 4 /* rows that a float tile holds at most */
 
 typedef uint8_t lv_bytes __attribute__((vector_size(16)));
@@ -34,10 +34,11 @@ LINEAR_INLINE lv_bytes lv_or(lv_bytes a, lv_bytes b) { return a | b; }
 /* Shifts move whole words: bits that cross a byte are for the caller to mask. */
 LINEAR_INLINE lv_bytes lv_right(lv_bytes v, int n) { return (lv_bytes)((lv_words)v >> n); }
 LINEAR_INLINE lv_bytes lv_left(lv_bytes v, int n) { return (lv_bytes)((lv_words)v << n); }
+/* Sixteen comparisons: SSE2 has no byte shuffle, and single bytes cost more. */
 LINEAR_INLINE lv_bytes lv_lookup(const uint8_t table[16], lv_bytes index)
 {
-    lv_bytes v;
-    for (int i = 0; i < 16; i++) v[i] = table[index[i]];
+    lv_bytes v = { 0 };
+    for (int i = 0; i < 16; i++) v |= (lv_bytes)(index == (uint8_t)i) & table[i];
     return v;
 }
 
@@ -90,21 +91,34 @@ LINEAR_INLINE lv_floats lv_load_f32(const uint8_t *at)
     memcpy(&v, at, sizeof v);
     return v;
 }
-LINEAR_INLINE lv_floats lv_load_f16(const uint8_t *at)
+LINEAR_INLINE lv_words lv_load_u16(const uint8_t *at)
 {
-    return (lv_floats){ linear_f16(linear_load16(at)), linear_f16(linear_load16(at + 2)),
-                        linear_f16(linear_load16(at + 4)), linear_f16(linear_load16(at + 6)) };
+    uint16_t v __attribute__((vector_size(8)));
+    memcpy(&v, at, sizeof v);
+    return __builtin_convertvector(v, lv_words);
 }
-LINEAR_INLINE lv_floats lv_load_bf16(const uint8_t *at)
+LINEAR_INLINE lv_ints lv_load_u8(const uint8_t *at)
 {
-    return (lv_floats){ linear_bf16(linear_load16(at)), linear_bf16(linear_load16(at + 2)),
-                        linear_bf16(linear_load16(at + 4)), linear_bf16(linear_load16(at + 6)) };
+    uint8_t v __attribute__((vector_size(4)));
+    memcpy(&v, at, sizeof v);
+    return __builtin_convertvector(v, lv_ints);
 }
-LINEAR_INLINE lv_ints lv_load_u8(const uint8_t *at) { return (lv_ints){ at[0], at[1], at[2], at[3] }; }
 LINEAR_INLINE lv_ints lv_load_i8(const uint8_t *at)
 {
-    return (lv_ints){ (int8_t)at[0], (int8_t)at[1], (int8_t)at[2], (int8_t)at[3] };
+    int8_t v __attribute__((vector_size(4)));
+    memcpy(&v, at, sizeof v);
+    return __builtin_convertvector(v, lv_ints);
 }
+/* See linear_f16. */
+LINEAR_INLINE lv_floats lv_load_f16(const uint8_t *at)
+{
+    const lv_words half = lv_load_u16(at), size = half & 0x7fff, rebias = { 112u << 23, 112u << 23, 112u << 23, 112u << 23 };
+    const lv_words is_small = (lv_words)(size < 0x400), is_infinite = (lv_words)(size >= 0x7c00);
+    const lv_floats small = lv_convert((lv_ints)size) * 0x1p-24f;
+    const lv_words large = (size << 13) + rebias + (rebias & is_infinite);
+    return (lv_floats)((half & 0x8000) << 16 | ((lv_words)small & is_small) | (large & ~is_small));
+}
+LINEAR_INLINE lv_floats lv_load_bf16(const uint8_t *at) { return (lv_floats)(lv_load_u16(at) << 16); }
 LINEAR_INLINE lv_ints lv_low_nibbles(lv_ints v) { return v & 15; }
 LINEAR_INLINE lv_ints lv_high_nibbles(lv_ints v) { return v >> 4; }
 /* 2^(e - 128) from exponent bytes; see linear_e8m0. */
