@@ -344,7 +344,7 @@ def test_sampling_rows_and_host_rows() -> None:
             lib.ggfw_sampler_free(sampler)
 
 
-# -- kernels of others: commit, then, shared memory, scratch ------------------------------------------------------------
+# -- kernels of others: commit, then, shared memory, scratch -----------------------------------------------------------
 
 FOREIGN = r"""
 #include <ggfw_kernels.h>
