@@ -134,7 +134,11 @@ class KernelBackend(Descriptor):
     bindings: str | Callable[[], str] | None = None
 
     def problems(self) -> list[str]:
-        return super().problems() + _target_problems("probe", self.probe) + _target_problems("library", self.library)
+        return (
+            super().problems()
+            + _target_problems("probe", self.probe)
+            + _target_problems("library", self.library)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,13 +54,17 @@ class Described:
         architecture = resolve(spec.load)
         self.architecture: Architecture = architecture() if isinstance(architecture, type) else architecture
         if not isinstance(self.architecture, Architecture):
-            raise PluginError(f"architecture plugin {spec.name} loads {architecture!r}; expected an Architecture class")
+            raise PluginError(
+                f"architecture plugin {spec.name} loads {architecture!r}; expected an Architecture class"
+            )
         self.hparams = Hparams(gguf.metadata, gguf.architecture)
         self.weights = Weights(gguf.tensors)
         self.graph = Graph()
         self.architecture.build(self.graph, self.hparams, self.weights, run)
         if self.graph.hidden is None:
-            raise GraphError(f"architecture {spec.name} described no output; build() has to end with g.output(...)")
+            raise GraphError(
+                f"architecture {spec.name} described no output; build() has to end with g.output(...)"
+            )
         self.layout: CacheLayout = cache_layout(self.graph)
 
 
@@ -136,7 +140,12 @@ class LoadedModel:
         """
         begin = time.perf_counter()
         registry = registry or default_registry()
-        for name, value in (("threads", threads), ("ctx", ctx), ("n_parallel", n_parallel), ("ubatch", ubatch)):
+        for name, value in (
+            ("threads", threads),
+            ("ctx", ctx),
+            ("n_parallel", n_parallel),
+            ("ubatch", ubatch),
+        ):
             if value is not None and (not isinstance(value, int) or value < (0 if name == "ctx" else 1)):
                 raise InvalidRequest(f"{name} is {value!r}; a positive integer was expected", name)
         own = not isinstance(source, GGUF)

@@ -1,4 +1,4 @@
-"""Every reference model of tests/data, on both executors: whole and in chunks, alone and together, greedy tokens too."""
+"""Every reference model of tests/data, on both executors: whole, in chunks, alone, together, and greedy tokens."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests_support import check_logits
 
 import ggfw
-from tests_support import check_logits
 
 DATA = Path(__file__).parent / "data"
 MODELS = sorted(path.stem for path in (DATA / "models").glob("*.gguf"))
@@ -67,5 +67,7 @@ def test_company_and_chunks_change_no_bit_on_f32_files(loaded: tuple[Any, ggfw.M
         pytest.skip("bit-equality is promised for the native executor on F32 files")
     alone = [model.logits(ids) for ids in fx.prompts.values()]
     for chunk in (None, 1, 7):
-        for a, b in zip(alone, model.logits_many(list(fx.prompts.values()), together=True, chunk=chunk), strict=True):
+        for a, b in zip(
+            alone, model.logits_many(list(fx.prompts.values()), together=True, chunk=chunk), strict=True
+        ):
             assert np.array_equal(a, b)

@@ -44,7 +44,9 @@ def describe(name: str, n_ctx: int = 256) -> Graph:
     with GGUF.open(MODELS / f"{name}.gguf") as gguf:
         architecture = resolve(default_registry().architecture_for(gguf.metadata).load)()
         graph = Graph()
-        architecture.build(graph, Hparams(gguf.metadata, gguf.architecture), Weights(gguf.tensors), RunConfig(n_ctx))
+        architecture.build(
+            graph, Hparams(gguf.metadata, gguf.architecture), Weights(gguf.tensors), RunConfig(n_ctx)
+        )
         return graph
 
 
@@ -60,7 +62,17 @@ def test_llama_becomes_seven_steps_per_layer() -> None:
     """norm, q/k/v, rope + store, attention, output + residual, norm, gate/up, gate, down + residual."""
     graph = describe("llama")
     plan = make_plan(graph, FakeKernels(), max_rows=8, max_outputs=8)
-    per_layer = ["norm", "linear", "rope_store", "attention", "linear", "norm", "linear", "elementwise", "linear"]
+    per_layer = [
+        "norm",
+        "linear",
+        "rope_store",
+        "attention",
+        "linear",
+        "norm",
+        "linear",
+        "elementwise",
+        "linear",
+    ]
     ops = [step.op for step in plan.steps]
     n_layer = 3
     assert ops == ["embed", "norm", "linear", "rope_table", *per_layer[2:], *per_layer * (n_layer - 1),
@@ -129,7 +141,9 @@ def test_gates_and_residuals_are_fused_only_when_nobody_else_looks() -> None:
 def test_wrong_shapes_name_the_tensor_and_what_was_expected() -> None:
     g = Graph()
     x = g.embed(weight("token_embd.weight", 10, 8))
-    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_q\.weight has shape \(4, 6\).*\(4, 8\) was expected"):
+    with pytest.raises(
+        ModelFileError, match=r"blk\.0\.attn_q\.weight has shape \(4, 6\).*\(4, 8\) was expected"
+    ):
         g.linear(x, weight("blk.0.attn_q.weight", 4, 6))
     with pytest.raises(ModelFileError, match="9 columns"):
         g.linear(x, weight("blk.0.attn_q.weight", 9, 8)).heads(2, 4)

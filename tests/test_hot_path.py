@@ -9,9 +9,9 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import tiny_models
 
 import ggfw
-import tiny_models
 
 
 class CountingLibrary:
@@ -33,7 +33,9 @@ class CountingLibrary:
         return call
 
 
-@pytest.mark.parametrize("params", [{"temperature": 0}, {"temperature": 1.0, "seed": 7, "penalty_repeat": 1.1}])
+@pytest.mark.parametrize(
+    "params", [{"temperature": 0}, {"temperature": 1.0, "seed": 7, "penalty_repeat": 1.1}]
+)
 def test_one_foreign_call_per_decode_step(tmp_path: Path, params: dict[str, Any]) -> None:
     path = tiny_models.write_llama(tmp_path / "tiny.gguf")
     with ggfw.load(path, threads=1) as model:

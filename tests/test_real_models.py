@@ -46,7 +46,9 @@ def test_mean_coarse_kl_is_no_worse_than_llama_cpp(real: Any) -> None:
             rows = slice(begin, begin + int(length))
             logits = model.logits([int(i) for i in arrays["tokens"][rows]])
             ids, reference = arrays["top64_ids"][rows], arrays["top64_logprobs"][rows]
-            parts = [slice(i, i + 64) for i in range(0, len(logits), 64)]  # float64 copies of 262k columns are large
+            parts = [
+                slice(i, i + 64) for i in range(0, len(logits), 64)
+            ]  # float64 copies of 262k columns are large
             found.append(np.concatenate([coarse_kl(logits[p], ids[p], reference[p]) for p in parts])[:-1])
             begin = rows.stop
     mean = float(np.concatenate(found).mean())

@@ -20,7 +20,15 @@ CHATML = (
 
 def vocabulary() -> dict[str, Any]:
     """A SentencePiece vocabulary of 262 pieces: bytes, a space, two ChatML marks."""
-    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "<|im_start|>", "<|im_end|>", "▁"]
+    pieces = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(f"<0x{i:02X}>" for i in range(256)),
+        "<|im_start|>",
+        "<|im_end|>",
+        "▁",
+    ]
     types = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, CONTROL, CONTROL, NORMAL]
     return {
         "tokenizer.ggml.model": "llama",
@@ -65,7 +73,9 @@ def write_llama(path: Path, n_layer: int = 2, seed: int = 0, n_ctx: int = 256) -
     tensors = [("token_embd.weight", random_matrix(rng, n_vocab, n_embd) * np.float32(n_embd**0.5))]
     for i in range(n_layer):
         tensors += [(f"blk.{i}.{name}.weight", random_matrix(rng, *shape)) for name, shape in shapes.items()]
-        tensors += [(f"blk.{i}.{name}.weight", np.ones(n_embd, np.float32)) for name in ("attn_norm", "ffn_norm")]
+        tensors += [
+            (f"blk.{i}.{name}.weight", np.ones(n_embd, np.float32)) for name in ("attn_norm", "ffn_norm")
+        ]
     tensors += [
         ("output_norm.weight", np.ones(n_embd, np.float32)),
         ("output.weight", random_matrix(rng, n_vocab, n_embd) * np.float32(3)),

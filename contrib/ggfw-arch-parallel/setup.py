@@ -15,7 +15,14 @@ class BuildWithOps(build_py):
         inplace = self.editable_mode
         folder = "ggfw_arch_parallel" if inplace else os.path.join(self.build_lib, "ggfw_arch_parallel")
         command = [os.environ.get("CC", "gcc"), "-O3", "-std=c11", "-fPIC", "-shared", "-fvisibility=hidden"]
-        command += ["-I", get_include(), "ggfw_arch_parallel/ops.c", "-o", os.path.join(folder, "ops.so"), "-lm"]
+        command += [
+            "-I",
+            get_include(),
+            "ggfw_arch_parallel/ops.c",
+            "-o",
+            os.path.join(folder, "ops.so"),
+            "-lm",
+        ]
         subprocess.run(command, check=True)
 
 

@@ -8,4 +8,8 @@ GGFW_PLUGIN_API = 1
 
 @hookimpl
 def ggfw_register_architectures():
-    return [ArchitectureSpec(name="parallel", gguf_names=("parallel",), load="ggfw_arch_parallel.parallel:Parallel")]
+    return [
+        ArchitectureSpec(
+            name="parallel", gguf_names=("parallel",), load="ggfw_arch_parallel.parallel:Parallel"
+        )
+    ]

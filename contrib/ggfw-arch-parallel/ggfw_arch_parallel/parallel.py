@@ -30,7 +30,10 @@ def softsign_gate(a, b, *, segments, positions):
 
 register_op("token_shift", lambda x, mix: x, state=lambda x, mix: StateSpec(x), numpy=token_shift)
 register_op(
-    "softsign_gate", lambda a, b: a, numpy=softsign_gate, c=(str(Path(__file__).with_name("ops.so")), "softsign_gate")
+    "softsign_gate",
+    lambda a, b: a,
+    numpy=softsign_gate,
+    c=(str(Path(__file__).with_name("ops.so")), "softsign_gate"),
 )
 
 

@@ -148,14 +148,21 @@ def test_a_failing_numpy_op_fails_that_request_only(path: Path, monkeypatch: pyt
         with pytest.raises(Exception, match="token_shift broke"):
             model.generate("hello", max_tokens=4, temperature=0)
         monkeypatch.undo()
-        assert model.generate("hello", max_tokens=4, temperature=0, ignore_eos=True).token_ids == good.token_ids
+        assert (
+            model.generate("hello", max_tokens=4, temperature=0, ignore_eos=True).token_ids == good.token_ids
+        )
 
 
 def test_it_answers_through_the_chat_endpoint(path: Path) -> None:
     from ggfw.server import create_app
 
     async def ask(app: Any) -> Any:
-        body = {"model": "x", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "temperature": 0}
+        body = {
+            "model": "x",
+            "messages": [{"role": "user", "content": "hi"}],
+            "max_tokens": 3,
+            "temperature": 0,
+        }
         _, response = await app.asgi_client.post("/v1/chat/completions", json=body)
         return response
 
