@@ -28,7 +28,7 @@ GGFW_PLUGIN_API = 1
 class Qwen3Next(Architecture):
     """Grouped value heads (head h reads key head h / r); beta and alpha interleaved by key head."""
 
-    gguf_names = ("qwen3next",)
+    gguf_names: ClassVar[tuple[str, ...]] = ("qwen3next",)
     pairing: ClassVar[str] = "div"
 
     def build(self, g: Graph, hp: Hparams, w: Weights, run: RunConfig) -> None:
