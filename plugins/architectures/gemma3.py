@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from ggfw.descriptors import ArchitectureSpec
 from ggfw.graph import Architecture, Graph, Hparams, Rope, RopeScaling, RunConfig, Weights
+from ggfw.graph.blocks import gated_ffn, qkv, windowed
 from ggfw.hookspecs import hookimpl
 
 GGFW_PLUGIN_API = 1
@@ -27,29 +28,23 @@ class Gemma3(Architecture):
 
     def build(self, g: Graph, hp: Hparams, w: Weights, run: RunConfig) -> None:
         """Describe the graph (see the module's formula)."""
-        n_head, n_kv, d = hp.n_head, hp.n_head_kv, hp.head_dim
         full = Rope.from_file(hp, w, run, pairing="neox")
         local_base = float(hp.get("rope.freq_base_swa", 10000.0))
         local = replace(full, base=local_base, scaling=RopeScaling(), factors=None)
         window = int(hp.get("attention.sliding_window", 0))
-        pattern = int(hp.get("attention.sliding_window_pattern", 6))
-        scale = (hp.n_embd / n_head if hp.n_layer == N_LAYER_27B else d) ** -0.5
+        scale = (hp.n_embd / hp.n_head if hp.n_layer == N_LAYER_27B else hp.head_dim) ** -0.5
         softcap = float(hp.get("final_logit_softcapping", 0.0))
         x = g.embed(w["token_embd"], scale=hp.n_embd**0.5)  # (T, n_embd)
-        for i in range(hp.n_layer):
-            b = w.block(i)
-            is_local = window > 0 and i % pattern < pattern - 1
-            rope = local if is_local else full
+        for i, is_local in enumerate(windowed(hp, period=6)):
+            b, rope = w.block(i), local if is_local and window else full
             h = g.rms_norm(x, b["attn_norm"], hp.eps)
-            q = g.rms_norm(g.linear(h, b["attn_q"]).heads(n_head, d), b["attn_q_norm"], hp.eps)
-            k = g.rms_norm(g.linear(h, b["attn_k"]).heads(n_kv, d), b["attn_k_norm"], hp.eps)
-            v = g.linear(h, b["attn_v"]).heads(n_kv, hp.head_dim_v)
-            q, k = g.rope(q, rope), g.rope(k, rope)
+            q, k, v = qkv(g, h, b, hp.n_head, hp.n_head_kv, hp.head_dim, hp.head_dim_v)
+            q = g.rope(g.rms_norm(q, b["attn_q_norm"], hp.eps), rope)
+            k = g.rope(g.rms_norm(k, b["attn_k_norm"], hp.eps), rope)
             a = g.attention(q, k, v, layer=i, scale=scale, window=window if is_local else 0)
             x = x + g.rms_norm(g.linear(a, b["attn_output"]), b["post_attention_norm"], hp.eps)
-            h = g.rms_norm(x, b["ffn_norm"], hp.eps)
-            h = g.gelu(g.linear(h, b["ffn_gate"])) * g.linear(h, b["ffn_up"])
-            x = x + g.rms_norm(g.linear(h, b["ffn_down"]), b["post_ffw_norm"], hp.eps)
+            h = gated_ffn(g, g.rms_norm(x, b["ffn_norm"], hp.eps), b, g.gelu)
+            x = x + g.rms_norm(h, b["post_ffw_norm"], hp.eps)
         h = g.rms_norm(g.select_outputs(x), w["output_norm"], hp.eps)
         logits = g.linear(h, w.get("output", w["token_embd"]))
         g.output(hidden=h, logits=g.softcap(logits, softcap) if softcap else logits)
