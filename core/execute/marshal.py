@@ -7,7 +7,7 @@ from typing import Any
 from ggfw.errors import GraphError
 from ggfw.execute.kernel_set import OPS
 from ggfw.execute.library import Native, custom_kernel
-from ggfw.graph.plan import Plan, Step, View
+from ggfw.graph.plan import Plan, Step, Transposed, View
 from ggfw.graph.weights import WeightRef
 from ggfw.weights import NativeWeights
 
@@ -23,6 +23,8 @@ _VECTORS = {
     "vector",
     "selection_bias",
     "expert_scale",
+    "a",
+    "d",
 }
 
 #: Places for a custom op's attributes in ``ggfw_custom``.
@@ -78,6 +80,9 @@ class Marshal:
                 factors = None if value.factors is None else self._weights.array(value.factors)
                 inv_freq, target.magnitude = value.frequencies(factors)
                 target.inv_freq = self._weights.constant(inv_freq)
+            elif isinstance(value, Transposed):
+                array = self._weights.array(value.ref).reshape(value.ref.shape).T
+                setattr(target, name, self._weights.constant(array))
             elif isinstance(value, list):
                 for i, ref in enumerate(value):
                     getattr(target, name)[i] = self._ffi.NULL if ref is None else self._weights.vector(ref)

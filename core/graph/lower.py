@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from ggfw.errors import GraphError
 from ggfw.graph.builder import GATES, Graph
 from ggfw.graph.cache_layout import CacheLayout, cache_layout, state_of
+from ggfw.graph.lower_recurrent import RecurrentLowering
 from ggfw.graph.passes import GATED, Uses, optimise
 from ggfw.graph.plan import F32, I32, Q8, Buffer, Plan, Step, View, _align, q8_row_bytes
 from ggfw.graph.rope import Rope
@@ -65,7 +66,7 @@ def make_plan(
     return _Lowering(graph, kernels, cache_layout(graph), fuse).plan(max_rows, max_outputs, keep_all)
 
 
-class _Lowering:
+class _Lowering(RecurrentLowering):
     def __init__(self, graph: Graph, kernels: Kernels, layout: CacheLayout, fuse: bool) -> None:
         self.graph = graph
         self.kernels = kernels

@@ -63,6 +63,13 @@ class View:
     type: int = F32
 
 
+@dataclass(frozen=True)
+class Transposed:
+    """A parameter of a step: the values of a tensor with two axes, the axes exchanged."""
+
+    ref: WeightRef
+
+
 @dataclass(eq=False)
 class Step:
     """One native step.

@@ -169,9 +169,9 @@ enum ggfw_op {
     GGFW_OP_MOE_SUM = 13,     /* in[0]: [k, n], in[1]: weights [k] (+ in[2] residual) -> out[0]: [n] */
     GGFW_OP_POOL = 14,        /* in[0]: ROWS or OUTPUTS -> out[0]: SEQUENCES; see ggfw_pooling */
     GGFW_OP_SAMPLE = 15,      /* in[0]: logits (OUTPUTS); runs batch->samplers into batch->sampled */
-    GGFW_OP_SHORT_CONV = 16,  /* reserved for recurrent architectures */
-    GGFW_OP_SSM_SCAN = 17,
-    GGFW_OP_DELTA_RULE = 18,
+    GGFW_OP_SHORT_CONV = 16,  /* in[0]: [n] -> out[0]: [n], other memory; see ggfw_short_conv */
+    GGFW_OP_SSM_SCAN = 17,    /* in[0]: x, in[1]: dt, in[2]: b, in[3]: c -> out[0]: [n_head * head_dim]; ggfw_ssm_scan */
+    GGFW_OP_DELTA_RULE = 18,  /* in[0]: q, in[1]: k, in[2]: v, in[3]: decay, in[4]: beta -> out[0]; ggfw_delta_rule */
     GGFW_OP_CUSTOM = 64       /* a third party's kernel; params: custom */
 };
 
@@ -325,6 +325,51 @@ typedef struct ggfw_pooling {
     int32_t input_domain; /* enum ggfw_domain of in[0]: ROWS, or OUTPUTS (the segment's output rows) */
 } ggfw_pooling;
 
+/* Recurrent ops scan the rows of a segment in order. The state before its first row stands in slot state_read of
+ * run->states[state] (-1: zeros), the state after its last row goes to slot state_write; every step writes it. */
+
+/* y[r] = sum over j < kernel of weight[j] * x[r - kernel + 1 + j] + bias, by column; then the activation.
+ * State: the last kernel - 1 rows of x, oldest first, [kernel - 1][n]. */
+#define GGFW_CONV_MAX 32 /* largest kernel */
+enum ggfw_conv_activation { GGFW_CONV_NONE = 0, GGFW_CONV_SILU = 1 };
+
+typedef struct ggfw_short_conv {
+    int32_t kernel; /* 2 .. GGFW_CONV_MAX */
+    int32_t activation;
+    int32_t state;
+    int32_t reserved;
+    const float *weight; /* [kernel][n], oldest row first */
+    const float *bias;   /* [n] or NULL */
+} ggfw_short_conv;
+
+/* Mamba-2: S = exp(dt * a) * S + b (dt * x)^T, y = S^T c + d * x, for each head; b and c are those of group
+ * head / (n_head / n_group). State: [n_head][n_state][head_dim]. */
+typedef struct ggfw_ssm_scan {
+    int32_t n_head;
+    int32_t head_dim;
+    int32_t n_group;
+    int32_t n_state;
+    int32_t state;
+    int32_t reserved;
+    const float *a; /* [n_head], negative */
+    const float *d; /* [n_head] */
+} ggfw_ssm_scan;
+
+/* S = e^decay * S; delta = beta * (v - S^T k); S = S + k delta^T; y = scale * S^T q, for each value head; q and k are
+ * those of key head h / (n_head_v / n_head_k) or h mod n_head_k. State: [n_head_v][d_k][d_v]. */
+enum ggfw_head_pairing { GGFW_PAIR_DIV = 0, GGFW_PAIR_MOD = 1 };
+
+typedef struct ggfw_delta_rule {
+    int32_t n_head_k;
+    int32_t n_head_v;
+    int32_t d_k;
+    int32_t d_v;
+    int32_t pairing;
+    int32_t state;
+    float scale;
+    int32_t reserved;
+} ggfw_delta_rule;
+
 typedef struct ggfw_embed {
     float scale;
     int32_t by; /* 0 = token, 1 = position */
@@ -359,6 +404,9 @@ typedef struct ggfw_step {
         ggfw_moe moe;
         ggfw_pooling pooling;
         ggfw_embed embed;
+        ggfw_short_conv short_conv;
+        ggfw_ssm_scan ssm_scan;
+        ggfw_delta_rule delta_rule;
         ggfw_custom custom;
     } params;
 } ggfw_step;

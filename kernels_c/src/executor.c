@@ -34,6 +34,32 @@ static int cache_fits(const ggfw_executor *e, int32_t pool, int32_t layer, int32
            d_k == e->pools[pool].d_k && d_v == e->pools[pool].d_v;
 }
 
+static int state_fits(const ggfw_executor *e, int32_t state, int64_t floats) {
+    return state >= 0 && state < e->n_states && floats > 0 && e->states[state].slot_floats == floats;
+}
+
+/* Recurrent ops: widths and state are those of the parameters. */
+static int recurrence_is_good(const ggfw_executor *e, const ggfw_step *s) {
+    if (s->op == GGFW_OP_SHORT_CONV) {
+        const ggfw_short_conv *p = &s->params.short_conv;
+        int64_t n = s->in[0].width;
+        return p->kernel >= 2 && p->kernel <= GGFW_CONV_MAX && s->out[0].width == n &&
+               state_fits(e, p->state, (p->kernel - 1) * n);
+    }
+    if (s->op == GGFW_OP_SSM_SCAN) {
+        const ggfw_ssm_scan *p = &s->params.ssm_scan;
+        int64_t n = (int64_t)p->n_head * p->head_dim;
+        return p->n_group > 0 && p->n_head % p->n_group == 0 && s->in[0].width == n && s->out[0].width == n &&
+               s->in[1].width == p->n_head && s->in[2].width == p->n_group * p->n_state &&
+               s->in[3].width == s->in[2].width && state_fits(e, p->state, n * p->n_state);
+    }
+    const ggfw_delta_rule *p = &s->params.delta_rule;
+    int64_t n = (int64_t)p->n_head_v * p->d_v;
+    return p->n_head_k > 0 && p->n_head_v % p->n_head_k == 0 && s->in[0].width == p->n_head_k * p->d_k &&
+           s->in[1].width == s->in[0].width && s->in[2].width == n && s->out[0].width == n &&
+           s->in[3].width == p->n_head_v && s->in[4].width == p->n_head_v && state_fits(e, p->state, n * p->d_k);
+}
+
 static int step_is_good(const ggfw_executor *e, const ggfw_step *s) {
     if (s->op != GGFW_OP_SAMPLE && (s->decode == NULL || s->prompt == NULL)) return 0;
     if (s->domain < GGFW_DOMAIN_ROWS || s->domain > GGFW_DOMAIN_SEQUENCES) return 0;
@@ -44,6 +70,8 @@ static int step_is_good(const ggfw_executor *e, const ggfw_step *s) {
         if (!view_fits(e, &s->in[i], domain_rows(&e->run, from))) return 0;
     for (int i = 0; i < GGFW_MAX_OUTPUTS; i++)
         if (!view_fits(e, &s->out[i], domain_rows(&e->run, s->domain))) return 0;
+    if (s->op == GGFW_OP_SHORT_CONV || s->op == GGFW_OP_SSM_SCAN || s->op == GGFW_OP_DELTA_RULE)
+        return recurrence_is_good(e, s);
     if (s->op == GGFW_OP_ROPE_STORE && s->in[1].width > 0) {
         const ggfw_rope_store *p = &s->params.rope_store;
         return cache_fits(e, p->pool, p->layer, p->d_k, p->d_v);
