@@ -25,7 +25,8 @@ class RopeScaling:
 
     Attributes:
         kind: none, linear, yarn or longrope.
-        factor: the stretch; positions are divided by it (for yarn: the low frequencies only).
+        factor: the stretch; positions are divided by it (for yarn: the low frequencies only; with longrope's own
+            factors it is 1 in files that are right).
         original_context: context length before the stretch.
         attn_factor: multiplies cos and sin.
         beta_fast, beta_slow: yarn's ramp ends, in rotations over the original context.
@@ -98,8 +99,8 @@ class Rope:
             scaling = replace(scaling, kind=run.rope_scaling)
         factors = w.get("rope_freqs")
         if factors is None:
-            stretched = run.n_ctx > scaling.original_context
-            factors = w.get("rope_factors_long" if stretched else "rope_factors_short")
+            long, short = w.get("rope_factors_long"), w.get("rope_factors_short")
+            factors = long if run.n_ctx > scaling.original_context else short
         base = hp.rope_freq_base if run.rope_freq_base is None else run.rope_freq_base
         return cls(hp.rope_dims, base, pairing, factors, scaling)
 
@@ -120,9 +121,9 @@ class Rope:
         extrapolated = self.base ** (-2.0 * pairs / self.dims)
         if factors is not None:
             extrapolated = extrapolated / factors.astype(np.float64)
-        if scaling.kind == "linear":
+        if scaling.kind in ("linear", "longrope"):
             return (extrapolated / scaling.factor).astype(np.float32), scaling.attn_factor
-        if scaling.kind != "yarn":
+        if scaling.kind == "none":
             return extrapolated.astype(np.float32), scaling.attn_factor
         low = max(0.0, math.floor(self._correction_dim(scaling.beta_fast)))
         high = min(self.dims - 1.0, math.ceil(self._correction_dim(scaling.beta_slow)))
