@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -154,21 +160,33 @@ def test_a_failing_numpy_op_fails_that_request_only(path: Path, monkeypatch: pyt
 
 
 def test_it_answers_through_the_chat_endpoint(path: Path) -> None:
-    from ggfw.server import create_app
-
-    async def ask(app: Any) -> Any:
-        body = {
-            "model": "x",
-            "messages": [{"role": "user", "content": "hi"}],
-            "max_tokens": 3,
-            "temperature": 0,
-        }
-        _, response = await app.asgi_client.post("/v1/chat/completions", json=body)
-        return response
-
-    pytest.importorskip("sanic_testing")
+    """`ggfw serve` in a process of its own, a real request over HTTP."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "ggfw.cli.main", "serve", str(path), "--port", str(port)]
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "temperature": 0}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                answer = json.load(urllib.request.urlopen(request, timeout=30))
+                break
+            except urllib.error.HTTPError as refused:
+                pytest.fail(refused.read().decode())
+            except urllib.error.URLError:
+                assert server.poll() is None and time.monotonic() < deadline
+                time.sleep(0.2)
+    finally:
+        server.terminate()
+        server.wait(20)
+    assert answer["choices"][0]["message"]["role"] == "assistant"
     with ggfw.load(path) as model:
-        response = asyncio.run(ask(create_app(model)))
-        assert response.status == 200, response.text
-        assert response.json["usage"]["completion_tokens"] <= 3
-        assert response.json["choices"][0]["message"]["role"] == "assistant"
+        same = model.chat(body["messages"], max_tokens=3, temperature=0)
+    assert answer["usage"]["prompt_tokens"] == same.usage.prompt_tokens
+    assert answer["choices"][0]["message"]["content"] == same.text
+    assert answer["usage"]["completion_tokens"] == len(same.token_ids)
