@@ -71,6 +71,7 @@ class Rig:
         self.bytes = 0
         self.steps: list[dict[str, Any]] = []
         self.pools: list[dict[str, Any]] = []
+        self.states: list[np.ndarray] = []
         self.kept: list[Any] = []
         self.executor: Any = None
         self.batch: Any = None
@@ -113,6 +114,11 @@ class Rig:
         )  # fmt: skip
         return len(self.pools) - 1
 
+    def state(self, n_slots: int, n_floats: int) -> int:
+        """A recurrent state: slots of NaN, so that what is read without having been written shows."""
+        self.states.append(np.full((n_slots, n_floats), np.nan, np.float32))
+        return len(self.states) - 1
+
     def step(self, op: str, inputs: Sequence[View | None] = (), outputs: Sequence[View | None] = (), *,
              union: str = "", params: dict[str, Any] | None = None, domain: int = ROWS, needed_for: int = 0,
              weight: Any = None, kernel: Any = None) -> None:  # fmt: skip
@@ -143,10 +149,13 @@ class Rig:
         for target, pool in zip(pools, self.pools, strict=False):
             for name, value in pool.items():
                 setattr(target, name, ffi.from_buffer("uint8_t *", value) if name in "kv" else value)
-        self.kept += [steps, pools]
+        states = ffi.new("ggfw_state[]", max(len(self.states), 1))
+        for target, state in zip(states, self.states, strict=False):
+            target.data, target.n_slots, target.slot_floats = ffi.from_buffer("float *", state), *state.shape
+        self.kept += [steps, pools, states]
         self.executor = lib.ggfw_executor_new(
             steps, len(self.steps), self.bytes, self.max_rows, self.max_outputs, pools, len(self.pools),
-            ffi.NULL, 0, 2048,
+            states, len(self.states), 2048,
         )  # fmt: skip
         assert self.executor != ffi.NULL, "the executor refused the plan"
         return self

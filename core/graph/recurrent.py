@@ -126,7 +126,7 @@ class RecurrentOps:
                     f"gated_delta_rule: {t} has {t.width} values; {n_v} value heads of {v} need one each"
                 )
         return self.node(
-            "gated_delta_rule", (q, k, v, decay, beta), (v.shape,), ROWS, name=f"{v.name}.delta", scale=float(scale),
+            "gated_delta_rule", (q, k, v, decay, beta), (v.shape,), ROWS, name="gated_delta_rule", scale=float(scale),
             pairing=pairing, state=StateSpec((n_v, d_k, v.shape[1])),
         )[0]  # fmt: skip
 

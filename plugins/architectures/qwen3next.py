@@ -62,7 +62,9 @@ class Qwen3Next(Architecture):
         o = g.gated_delta_rule(
             q, k, v.heads(n_v, d_v), decay, g.sigmoid(beta), scale=d_k**-0.5, pairing=self.pairing
         )
-        o = g.rms_norm(o, b["ssm_norm"], hp.eps).flat()
+        o = g.rms_norm(
+            o.named(b["ssm_norm"].name.replace("norm.weight", "delta")), b["ssm_norm"], hp.eps
+        ).flat()
         return g.linear(g.silu(z) * o, b["ssm_out"])
 
     def mixed_and_gate(self, g: Graph, h: Tensor, b: Weights, hp: Hparams) -> tuple[Tensor, Tensor]:
