@@ -123,7 +123,7 @@ static int grow_pages(ggfw_executor *e, int64_t n) {
 
 static void *copy(void *to, const void *from, int64_t n, size_t size) {
     if (from == NULL) return NULL;
-    memcpy(to, from, (size_t)n * size);
+    if (n > 0) memcpy(to, from, (size_t)n * size); /* without rows there may be no memory either */
     return to;
 }
 
