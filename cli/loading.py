@@ -58,12 +58,19 @@ _OPTIONS = (
         help="Kernel backend, or reference (NumPy, slow); default: the best here.",
     ),
     setting(
-        "--rope-scaling", metavar="KIND", help="Scaling of rotary positions instead of the file's; none: off."
+        "--rope-scaling",
+        type=click.Choice(["none", "linear", "yarn", "longrope"]),
+        help="Scaling of rotary positions instead of the file's; none: off.",
+    ),
+    setting(
+        "--rope-base",
+        type=click.FloatRange(min=1.0),
+        help="Base of the rotary frequencies instead of the file's.",
     ),
     models_dir_option,
 )
 
-_KEYS = ("threads", "ctx", "ubatch", "kv_type", "backend", "rope_scaling")
+_KEYS = ("threads", "ctx", "ubatch", "kv_type", "backend", "rope_scaling", "rope_base")
 
 
 def load_options(command: Callable[..., Any]) -> Callable[..., Any]:

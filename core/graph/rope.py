@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ggfw.errors import ModelFileError
+from ggfw.errors import InvalidRequest, ModelFileError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ggfw.graph.architecture import RunConfig
     from ggfw.graph.hparams import Hparams
     from ggfw.graph.weights import WeightRef, Weights
+
+
+#: Values of ``rope.scaling.type``.
+KINDS = ("none", "linear", "yarn", "longrope")
 
 
 @dataclass(frozen=True)
@@ -46,14 +50,14 @@ class RopeScaling:
         """Read ``rope.scaling.*`` (an absent type with a factor means linear).
 
         Raises:
-            ModelFileError: a type that is not none, linear, yarn or longrope, or a factor that is not positive.
+            ModelFileError: a type that is none of KINDS, or a factor that is not positive.
         """
         # Files older than rope.scaling.* say rope.scale_linear.
         factor = float(hp.get("rope.scaling.factor", hp.get("rope.scale_linear", 0.0)) or 0.0)
         kind = str(hp.get("rope.scaling.type", "linear"))
-        if kind not in ("none", "linear", "yarn", "longrope"):
+        if kind not in KINDS:
             raise ModelFileError(
-                f"{hp.architecture}.rope.scaling.type is {kind!r}; none, linear, yarn and longrope are known"
+                f"{hp.architecture}.rope.scaling.type is {kind!r}; {', '.join(KINDS)} are known"
             )
         if factor < 0 or not math.isfinite(factor):
             raise ModelFileError(
@@ -96,6 +100,9 @@ class Rope:
         """
         scaling = RopeScaling.from_hparams(hp)
         if run.rope_scaling is not None:
+            if run.rope_scaling not in KINDS:
+                message = f"the rope scaling {run.rope_scaling!r} is unknown; {', '.join(KINDS)} are known"
+                raise InvalidRequest(message, "rope_scaling")
             scaling = replace(scaling, kind=run.rope_scaling)
         factors = w.get("rope_freqs")
         if factors is None:
