@@ -67,8 +67,8 @@ static void linear_run_panels(const linear_ops *ops, const uint8_t *matrix, int6
         const int64_t column = panel * LINEAR_PANEL;
         const int columns = n_out - column < LINEAR_PANEL ? (int)(n_out - column) : LINEAR_PANEL;
         const int direct = plain && columns == LINEAR_PANEL;
-        const uint8_t *tile = x->tiles;
-        for (int r = 0; r < x->n; tile += x->tile_stride) {
+        int64_t tile_at = 0;
+        for (int r = 0; r < x->n; tile_at += x->tile_stride) {
             const int R = linear_tile_rows(ops, x->n - r);
             const int used = x->n - r < R ? x->n - r : R;
             const uint8_t *rows[LINEAR_MAX_TILE];
@@ -77,8 +77,8 @@ static void linear_run_panels(const linear_ops *ops, const uint8_t *matrix, int6
                 rows[i] = x->at[i < used ? r + i : r];
                 to[i] = direct && i < used ? out[r + i] + column : y[i];
             }
-            ops->tile_run[linear_log2(R)](matrix + panel * panel_bytes, R > 1 && ops->tile_build ? &tile : rows, n_in,
-                                          to, r == 0 ? prefetch : 0);
+            if (R > 1 && ops->tile_build) rows[0] = x->tiles + tile_at;
+            ops->tile_run[linear_log2(R)](matrix + panel * panel_bytes, rows, n_in, to, r == 0 ? prefetch : 0);
             if (!direct)
                 for (int i = 0; i < used; i++)
                     linear_finish_row(finish, y[i], column, columns, residual ? residual[r + i] : NULL, out[r + i]);
