@@ -471,7 +471,7 @@ def test_embed(unit: str) -> None:
     table, positions = (RNG.standard_normal((50, 40)).astype(np.float32) for _ in range(2))
     tokens = RNG.integers(0, 50, 13)
     with Rig(unit) as rig:
-        by_token, by_position = rig.buffer(40), rig.buffer(40)
+        by_token, by_position, by_text = rig.buffer(40), rig.buffer(40), rig.buffer(40)
         rig.step(
             "embed", [], [by_token], union="embed", params={"scale": 3.0}, weight=f32_table(rig, unit, table)
         )
@@ -483,13 +483,17 @@ def test_embed(unit: str) -> None:
             params={"scale": 1.0, "by": 1},
             weight=f32_table(rig, unit, positions),
         )
+        rig.step("embed", [], [by_text], union="embed", params={"scale": 2.0, "by": 2},
+                 weight=f32_table(rig, unit, table))  # fmt: skip
         rig.start()
         assert rig.run(ROWS_MANY, tokens=tokens) == OK
         np.testing.assert_array_equal(rig.read(by_token, 13), table[tokens] * np.float32(3))
+        np.testing.assert_array_equal(rig.read(by_text, 13), table[tokens] * np.float32(2))
         np.testing.assert_array_equal(rig.read(by_position, 13), positions[[5, 0, 1, 2, *range(2, 11)]])
         given = RNG.standard_normal((13, 40)).astype(np.float32)
         assert rig.run(ROWS_MANY, embeddings=given) == OK
         np.testing.assert_array_equal(rig.read(by_token, 13), given * np.float32(3))
+        np.testing.assert_array_equal(rig.read(by_text, 13), np.tile(table[0] * np.float32(2), (13, 1)))
         assert rig.run(ROWS_MANY) == -3  # neither tokens nor embeddings
         assert rig.run(ROWS_MANY, tokens=[50] * 13) == -3
         assert rig.run([Part(1, 50)], tokens=[0]) == -3  # no such position
@@ -519,6 +523,22 @@ def test_gather_copy_pool(unit: str) -> None:
             np.testing.assert_allclose(rig.read(view, 3), [pick(g) for g in groups], rtol=1e-6, atol=1e-7)
         assert rig.run([Part(2, prompt=True)]) == OK  # no outputs at all
         np.testing.assert_array_equal(rig.read(pooled[0, OUTPUTS], 1), np.zeros((1, 40)))
+
+
+def test_copy_of_slots(unit: str) -> None:
+    """Columns 2..4 of each of five slots of six columns; and back."""
+    x = np.random.default_rng(3).standard_normal((13, 30)).astype(np.float32)
+    with Rig(unit, max_rows=13) as rig:
+        a, part, back = rig.buffer(30), rig.buffer(15), rig.buffer(30)
+        rig.step("copy", [a.columns(2, 15)], [part], union="copy", params={"slots": 5, "from": 6, "to": 3})
+        rig.step("copy", [part], [back.columns(2, 15)], union="copy", params={"slots": 5, "from": 3, "to": 6})
+        rig.start()
+        rig.write(a, x)
+        assert rig.run([Part(13)]) == OK
+        wanted = x.reshape(13, 5, 6)[:, :, 2:5]
+        np.testing.assert_array_equal(rig.read(part, 13), wanted.reshape(13, 15))
+        np.testing.assert_array_equal(rig.read(back, 13).reshape(13, 5, 6)[:, :, 2:5], wanted)
+        assert not rig.read(back, 13).reshape(13, 5, 6)[:, :, [0, 1, 5]].any()
 
 
 # -- experts -----------------------------------------------------------------------------------------------------------

@@ -88,11 +88,13 @@ def _rows(x: np.ndarray) -> np.ndarray:
 
 
 def embed(step: ReferenceStep, node: Node) -> np.ndarray:
-    """Rows of the token table, or the embeddings the batch brings."""
-    scale = F32(node.attrs["scale"])
-    if step.embeddings is not None:
+    """Rows of a table by token or position, or the embeddings the batch brings."""
+    scale, by, table = F32(node.attrs["scale"]), node.attrs["by"], node.attrs["weight"]
+    if step.embeddings is not None and by == "token":
         return step.embeddings * scale
-    return step.rows(node.attrs["weight"], step.tokens) * scale
+    if step.embeddings is not None and by == "text":
+        return step.rows(table, np.zeros(len(step.embeddings), np.int32)) * scale
+    return step.rows(table, step.positions if by == "position" else step.tokens) * scale
 
 
 def linear(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:

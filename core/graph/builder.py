@@ -19,6 +19,8 @@ from ggfw.graph.weights import WeightRef
 
 #: Gate functions of :meth:`Graph.moe_route`.
 GATES = ("softmax", "sigmoid", "softmax_weight")
+#: What :meth:`Graph.embed` looks up by.
+EMBED_BY = ("token", "position", "text")
 
 
 class Graph(RecurrentOps):
@@ -68,10 +70,18 @@ class Graph(RecurrentOps):
 
     # -- tokens and matrices -------------------------------------------------------------------------------------
 
-    def embed(self, table: WeightRef, scale: float = 1.0) -> Tensor:
-        """Look the batch's tokens up in ``table`` (n_vocab, n_embd), times ``scale``; (n_embd,)."""
+    def embed(self, table: WeightRef, scale: float = 1.0, by: str = "token") -> Tensor:
+        """Look rows of ``table`` (n, n_embd) up, times ``scale``; (n_embd,).
+
+        Args:
+            by: token = the batch's tokens, or instead of rows the embeddings a batch brings; position = the rows'
+                positions; text = tokens, and row 0 for a batch of embeddings (a table beside that of the tokens).
+        """
+        if by not in EMBED_BY:
+            raise GraphError(f"embed by {by!r} is unknown; {', '.join(EMBED_BY)} are known")
         _check_rank(table, 2)
-        return self.node("embed", (), ((table.shape[1],),), ROWS, "embd", weight=table, scale=scale)[0]
+        shapes = ((table.shape[1],),)
+        return self.node("embed", (), shapes, ROWS, "embd", weight=table, scale=scale, by=by)[0]
 
     def linear(
         self, x: Tensor, weight: WeightRef, bias: WeightRef | None = None, scale: float = 1.0

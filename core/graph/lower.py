@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ggfw.errors import GraphError
-from ggfw.graph.builder import GATES, Graph
+from ggfw.graph.builder import EMBED_BY, GATES, Graph
 from ggfw.graph.cache_layout import CacheLayout, cache_layout, state_of
 from ggfw.graph.lower_recurrent import RecurrentLowering
 from ggfw.graph.passes import GATED, Uses, optimise
@@ -198,9 +198,8 @@ class _Lowering(RecurrentLowering):
 
     def _embed(self, node: Node) -> None:
         ref = node.attrs["weight"]
-        step = self._step(
-            "embed", node, [], weights=[ref], params={"scale": node.attrs["scale"]}, union="embed"
-        )
+        step = self._step("embed", node, [], weights=[ref], union="embed")
+        step.params = {"scale": node.attrs["scale"], "by": EMBED_BY.index(node.attrs["by"])}
         step.kernels = self.kernels.pair("embed", None)
         self._produce(step, *node.outputs)
 
@@ -376,13 +375,11 @@ class _Lowering(RecurrentLowering):
 
     def _copy_slots(self, node: Node, part: Tensor, column: int, n_slots: int) -> None:
         """Copy the same columns of every slot of a row to where they stand next to each other."""
-        x, width = node.inputs[0], part.shape[-1]
-        whole, target = self.place[x], self._new(part)
-        for slot in range(n_slots):
-            step = self._step("copy", node, [x])
-            step.inputs = [View(whole.buffer, column + slot * x.shape[-1] * 4, width)]
-            step.outputs = [View(target.buffer, slot * width * 4, width)]
-        step.produces = [(part, target)]
+        x = node.inputs[0]
+        step = self._step("copy", node, [x], union="copy")
+        step.inputs = [View(self.place[x].buffer, column, part.width)]
+        step.params = {"slots": n_slots, "from": x.shape[-1], "to": part.shape[-1]}
+        self._produce(step, part)
 
     def _concat(self, node: Node) -> None:
         target = self._new(node.outputs[0])

@@ -163,7 +163,7 @@ enum ggfw_op {
     GGFW_OP_ATTENTION = 7,  /* in[0]: q; out[0]: [n_head * d_v] (+ out[1]: the same as Q8); see ggfw_attention */
     GGFW_OP_ELEMENTWISE = 8,  /* in[0] (, in[1]) -> out[0] (+ out[1]: Q8); see ggfw_elementwise */
     GGFW_OP_GATHER = 9,       /* in[0]: ROWS -> out[0]: OUTPUTS */
-    GGFW_OP_COPY = 10,        /* in[0] -> out[0] (column range of a concatenation) */
+    GGFW_OP_COPY = 10,        /* in[0] -> out[0] (column range of a concatenation, or of slots); see ggfw_copy */
     GGFW_OP_MOE_ROUTE = 11,   /* in[0]: router logits -> out[0]: I32 [k] ids, out[1]: F32 [k] weights; ggfw_moe */
     GGFW_OP_MOE_LINEAR = 12,  /* in[0]: x ([n_in] or [k, n_in]), in[1]: ids; weight[0]: experts; out[0]: [k, n_out] */
     GGFW_OP_MOE_SUM = 13,     /* in[0]: [k, n], in[1]: weights [k] (+ in[2] residual) -> out[0]: [n] */
@@ -294,6 +294,15 @@ typedef struct ggfw_elementwise {
     const float *vector;
 } ggfw_elementwise;
 
+/* With slots > 1 a row is slots blocks of width / slots columns, `from` columns apart in in[0] and `to` apart in
+ * out[0], whose widths count the columns that move. Else it is one block. */
+typedef struct ggfw_copy {
+    int32_t slots;
+    int32_t from;
+    int32_t to;
+    int32_t reserved;
+} ggfw_copy;
+
 /* A row of slots * n columns becomes slots Q8 rows of n columns each, one after the other (experts' inputs); the width
  * of out[0] is slots * n as well. */
 typedef struct ggfw_quantize {
@@ -372,7 +381,7 @@ typedef struct ggfw_delta_rule {
 
 typedef struct ggfw_embed {
     float scale;
-    int32_t by; /* 0 = token, 1 = position */
+    int32_t by; /* 0 = token, 1 = position, 2 = token, or row 0 for a batch of embeddings */
 } ggfw_embed;
 
 typedef struct ggfw_custom {
@@ -401,6 +410,7 @@ typedef struct ggfw_step {
         ggfw_rope_store rope_store;
         ggfw_attention attention;
         ggfw_elementwise elementwise;
+        ggfw_copy copy;
         ggfw_moe moe;
         ggfw_pooling pooling;
         ggfw_embed embed;

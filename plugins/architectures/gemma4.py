@@ -141,7 +141,7 @@ def per_layer_inputs(g: Graph, hp: Hparams, w: Weights, x: Tensor) -> tuple[Tens
     n, n_layer = int(hp.get("embedding_length_per_layer_input", 0)), hp.n_layer
     if n == 0:
         return ()
-    own = g.embed(w["per_layer_token_embd"], scale=n**0.5)  # (T, n_layer * n)
+    own = g.embed(w["per_layer_token_embd"], scale=n**0.5, by="text")  # (T, n_layer * n)
     projected = g.linear(x, w["per_layer_model_proj"], scale=hp.n_embd**-0.5).heads(n_layer, n)
     mixed = g.rms_norm(projected, w["per_layer_proj_norm"], hp.eps).flat() + own
     return g.split(g.scale(mixed, 2**-0.5), *[n] * n_layer)

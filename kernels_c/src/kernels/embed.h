@@ -16,6 +16,11 @@ static void embed_run(const ggfw_step *step, const ggfw_run *run, int32_t row_be
         for (int32_t row = r.begin; row < r.end; row++)
             memcpy(floats_of(run, &step->out[0], row), batch->embeddings + (int64_t)row * width,
                    (size_t)width * sizeof(float));
+    } else if (p->by == 2 && batch->embeddings) {
+        int32_t first = 0;
+        for (int32_t row = r.begin; row < r.end; row++)
+            w->kernel->unpack_rows(w->data, w->n_out, w->n_in, &first, 1, floats_of(run, &step->out[0], row),
+                                   step->out[0].stride);
     } else {
         const int32_t *ids = (p->by == 1 ? batch->positions : batch->tokens) + r.begin;
         w->kernel->unpack_rows(w->data, w->n_out, w->n_in, ids, r.end - r.begin, floats_of(run, &step->out[0], r.begin),
@@ -40,8 +45,18 @@ VF_INLINE void copy_row(const ggfw_run *run, const ggfw_view *from, int32_t from
 static void copy_run(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end, int32_t chunk,
                      void *scratch) {
     (void)scratch;
+    const ggfw_copy *p = &step->params.copy;
     row_range r = rows_of(step, row_begin, row_end, chunk);
-    for (int32_t row = r.begin; row < r.end; row++) copy_row(run, &step->in[0], row, &step->out[0], row);
+    for (int32_t row = r.begin; row < r.end; row++) {
+        if (p->slots <= 1) {
+            copy_row(run, &step->in[0], row, &step->out[0], row);
+            continue;
+        }
+        const float *x = floats_of(run, &step->in[0], row);
+        float *y = floats_of(run, &step->out[0], row);
+        size_t bytes = (size_t)(step->out[0].width / p->slots) * sizeof *y;
+        for (int32_t s = 0; s < p->slots; s++) memcpy(y + (int64_t)s * p->to, x + (int64_t)s * p->from, bytes);
+    }
 }
 
 static void gather_run(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end, int32_t chunk,
