@@ -9,7 +9,7 @@ from ggfw.graph.hparams import Hparams
 from ggfw.graph.tensor import Tensor
 from ggfw.graph.weights import WeightRef, Weights
 
-__all__ = ["divided", "expect_kernel", "mamba2"]
+__all__ = ["divided", "expect_kernel", "expect_kind", "mamba2"]
 
 
 def mamba2(g: Graph, h: Tensor, b: Weights, hp: Hparams, eps: float) -> Tensor:
@@ -66,6 +66,20 @@ def divided(hp: Hparams, whole: str, parts: str) -> int:
             f"{hp.architecture}.{whole} is {n}, which does not divide by {hp.architecture}.{parts} {k}"
         )
     return n // k
+
+
+def expect_kind(b: Weights, layer: int, name: str, why: str) -> None:
+    """Check that a layer has the tensor that belongs to its kind.
+
+    Args:
+        b: tensors of layer ``layer``.
+        why: keys, values and the kind they make of the layer.
+
+    Raises:
+        ModelFileError: the tensor is missing.
+    """
+    if name not in b:
+        raise ModelFileError(f"tensor blk.{layer}.{name}.weight is missing; {why}")
 
 
 def expect_kernel(weight: WeightRef, hp: Hparams, key: str) -> None:

@@ -13,7 +13,7 @@ Source: Liquid AI 2025 (2511.23404); tensor names as in ``llama_model_lfm2``; th
 from ggfw.descriptors import ArchitectureSpec
 from ggfw.graph import Architecture, Graph, Hparams, Rope, RunConfig, Tensor, Weights
 from ggfw.graph.blocks import expect_rows, experts, qkv, swiglu
-from ggfw.graph.mixers import expect_kernel
+from ggfw.graph.mixers import expect_kernel, expect_kind
 from ggfw.hookspecs import hookimpl
 
 GGFW_PLUGIN_API = 1
@@ -36,6 +36,9 @@ class Lfm2(Architecture):
         for i in range(hp.n_layer):
             b = w.block(i)
             h = g.rms_norm(x, b["attn_norm"], hp.eps)
+            mark = "attn_output" if n_kv[i] else "shortconv.in_proj"
+            keys = f"{hp.architecture}.attention.head_count_kv {n_kv[i]}"
+            expect_kind(b, i, mark, f"{keys} of the layer asks for it")
             if n_kv[i]:
                 q, k, v = qkv(g, h, b, hp.n_head, n_kv[i], d, hp.head_dim_v)
                 q = g.rope(g.rms_norm(q, b["attn_q_norm"], hp.eps), rope)

@@ -14,7 +14,7 @@ Source: NVIDIA 2025 (2504.03624, 2512.20848); tensor names as in ``llama_model_n
 from ggfw.descriptors import ArchitectureSpec
 from ggfw.graph import Architecture, Graph, Hparams, RunConfig, Tensor, Weights
 from ggfw.graph.blocks import expect_rows, qkv
-from ggfw.graph.mixers import mamba2
+from ggfw.graph.mixers import expect_kind, mamba2
 from ggfw.hookspecs import hookimpl
 
 GGFW_PLUGIN_API = 1
@@ -37,8 +37,17 @@ class NemotronH(Architecture):
         for i in range(hp.n_layer):
             b = w.block(i)
             h = g.rms_norm(x, b["attn_norm"], eps)
+            mark = (
+                ("ffn_gate_inp" if hp.n_expert else "ffn_up")
+                if n_ff[i]
+                else "attn_output"
+                if n_kv[i]
+                else "ssm_in"
+            )
+            keys = f"feed_forward_length {n_ff[i]} and attention.head_count_kv {n_kv[i]}"
+            expect_kind(b, i, mark, f"{hp.architecture}.{keys} of the layer ask for it")
             if n_ff[i]:
-                x = x + (moe(g, h, b, hp, n_used[i]) if "ffn_gate_inp" in b else ffn(g, h, b))
+                x = x + (moe(g, h, b, hp, n_used[i]) if hp.n_expert else ffn(g, h, b))
             elif n_kv[i]:
                 q, k, v = qkv(g, h, b, n_head[i], n_kv[i], d, int(hp.get("attention.value_length", d)))
                 a = g.attention(q, k, v, layer=i, scale=scale)

@@ -19,7 +19,7 @@ from typing import ClassVar
 from ggfw.descriptors import ArchitectureSpec
 from ggfw.graph import Architecture, Graph, Hparams, Rope, RunConfig, Tensor, Weights
 from ggfw.graph.blocks import expect_rows, gated_shared_expert, moe, swiglu
-from ggfw.graph.mixers import divided, expect_kernel
+from ggfw.graph.mixers import divided, expect_kernel, expect_kind
 from ggfw.hookspecs import hookimpl
 
 GGFW_PLUGIN_API = 1
@@ -39,6 +39,9 @@ class Qwen3Next(Architecture):
         for i, is_recurrent in enumerate(recurrent_layers(hp)):
             b = w.block(i)
             h = g.rms_norm(x, b["attn_norm"], hp.eps)
+            keys = f"{hp.architecture}.attention.recurrent_layers or full_attention_interval"
+            kind, mark = ("a delta net", "ssm_out") if is_recurrent else ("attention", "attn_output")
+            expect_kind(b, i, mark, f"{keys} make the layer {kind}")
             x = x + (self.delta_net(g, h, b, hp) if is_recurrent else gated_attention(g, h, b, hp, rope, i))
             h = g.rms_norm(x, b["post_attention_norm"], hp.eps)
             if "ffn_gate_inp" in b:
