@@ -6,6 +6,7 @@ stand for, so that a plan's steps can still be compared with the reference by na
     split_attention    attention -> kv_store (K and V into the cache) + attend
     fuse_rope_store    per-head norms, rope of q and k, kv_store -> rope_store
     fuse_gates         silu(a) * b -> one elementwise node
+    fold_scales        a factor of a product into the product
     fuse_epilogues     soft cap and residual add into the product before them
     group_linears      products of one activation -> one step (q/k/v, gate/up)
 """
@@ -180,6 +181,23 @@ def fuse_gates(nodes: list[Node], outputs: set[Tensor]) -> list[Node]:
     return [n for n in result if id(n) not in drop]
 
 
+def fold_scales(nodes: list[Node], outputs: set[Tensor]) -> list[Node]:
+    """Let a product apply the factor that is its only use."""
+    uses = Uses(nodes, outputs)
+    made = {t: n for n in nodes for t in n.outputs}
+    drop: set[int] = set()
+    result: list[Node] = []
+    for node in nodes:
+        if node.op == "scale" and node.attrs["beta"] == 0.0:
+            product = made.get(node.inputs[0])
+            if product is not None and product.op == "linear" and uses.only(node.inputs[0]):
+                drop.add(id(product))
+                scale = product.attrs["scale"] * node.attrs["alpha"]
+                node = fused("linear", product.inputs, node.outputs, **{**product.attrs, "scale": scale})
+        result.append(node)
+    return [n for n in result if id(n) not in drop]
+
+
 def fuse_epilogues(nodes: list[Node], outputs: set[Tensor]) -> list[Node]:
     """Let a product apply the soft cap and the residual add that are its only use."""
     uses = Uses(nodes, outputs)
@@ -252,7 +270,7 @@ def group_linears(nodes: list[Node], outputs: set[Tensor], max_parts: int) -> li
 
 #: What lowering needs in any case, and what only saves time.
 NORMAL_FORM = (split_attention,)
-FUSIONS = (fuse_rope_store, fuse_gates, fuse_epilogues)
+FUSIONS = (fuse_rope_store, fuse_gates, fold_scales, fuse_epilogues)
 
 
 def needed(nodes: list[Node], outputs: set[Tensor]) -> list[Node]:
