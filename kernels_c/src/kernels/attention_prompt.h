@@ -292,7 +292,9 @@ static void prompt_end(const ggfw_step *step, const ggfw_run *run, int32_t row, 
 static void prompt_run(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end, int32_t chunk,
                        void *scratch) {
     const ggfw_attention *p = &step->params.attention;
-    int32_t kv_head = chunk % p->n_head_kv, block_of_rows = chunk / p->n_head_kv, row = row_begin, end;
+    int32_t kv_head = chunk % p->n_head_kv, row = row_begin, end;
+    /* Last rows first: they see the most keys, and a long chunk at the end would keep one thread waiting. */
+    int32_t block_of_rows = (prompt_chunks(step, run, row_begin, row_end) - 1 - chunk) / p->n_head_kv;
     const ggfw_segment *segment;
     for (;;) { /* find the segment of the block */
         segment = &run->batch->segments[run->batch->row_segment[row]];

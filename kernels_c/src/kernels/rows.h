@@ -16,7 +16,9 @@ VF_INLINE float *floats_of(const ggfw_run *run, const ggfw_view *view, int32_t r
  * cost of sharing it. Functions of the shape only, never of the number of threads. */
 #define CHUNK_ELEMENTS 8192
 
-VF_INLINE int32_t rows_per_chunk(int32_t width) { return width >= CHUNK_ELEMENTS ? 1 : CHUNK_ELEMENTS / (width > 0 ? width : 1); }
+VF_INLINE int32_t rows_per_chunk(int32_t width) {
+    return width >= CHUNK_ELEMENTS ? 1 : CHUNK_ELEMENTS / (width > 0 ? width : 1);
+}
 
 VF_INLINE int32_t chunks_of_rows(int32_t row_begin, int32_t row_end, int32_t per_chunk) {
     return (row_end - row_begin + per_chunk - 1) / per_chunk;
