@@ -12,7 +12,7 @@ Source: IBM 2025; factors e, r, l from ``embedding_scale``, ``residual_scale``, 
 from ggfw.descriptors import ArchitectureSpec
 from ggfw.graph import Architecture, Graph, Hparams, Rope, RunConfig, Tensor, Weights
 from ggfw.graph.blocks import moe, qkv, swiglu
-from ggfw.graph.mixers import mamba2
+from ggfw.graph.mixers import expect_kind, mamba2
 from ggfw.hookspecs import hookimpl
 
 GGFW_PLUGIN_API = 1
@@ -25,13 +25,9 @@ class GraniteHybrid(Architecture):
 
     def build(self, g: Graph, hp: Hparams, w: Weights, run: RunConfig) -> None:
         """Describe the graph (see the module's formula)."""
-        n_head, n_kv = hp.per_layer("attention.head_count"), hp.per_layer("attention.head_count_kv")
-        d = int(hp.get("attention.key_length", hp.n_embd // max(n_head)))
-        rope = None
-        if hp.get("rope.scaling.finetuned", True):
-            rope = Rope(
-                int(hp.get("rope.dimension_count", d)), hp.rope_freq_base, factors=w.get("rope_freqs")
-            )
+        n_kv, d = hp.per_layer("attention.head_count_kv"), hp.head_dim
+        # This key is Granite's switch for the rotation.
+        rope = Rope.from_file(hp, w, run, pairing="norm") if hp.get("rope.scaling.finetuned", True) else None
         scale = float(hp.get("attention.scale", 0.0)) or d**-0.5
         residual = float(hp.get("residual_scale", 0.0)) or 1.0
         logit_scale = float(hp.get("logit_scale", 0.0)) or 1.0
@@ -39,8 +35,10 @@ class GraniteHybrid(Architecture):
         for i in range(hp.n_layer):
             b = w.block(i)
             h = g.rms_norm(x, b["attn_norm"], hp.eps)
+            keys = f"{hp.architecture}.attention.head_count_kv {n_kv[i]}"
+            expect_kind(b, i, "attn_output" if n_kv[i] else "ssm_in", f"{keys} of the layer asks for it")
             if n_kv[i]:
-                q, k, v = qkv(g, h, b, n_head[i], n_kv[i], d, int(hp.get("attention.value_length", d)))
+                q, k, v = qkv(g, h, b, hp.n_head, n_kv[i], d, hp.head_dim_v)
                 if rope is not None:
                     q, k = g.rope(q, rope), g.rope(k, rope)
                 a = g.attention(q, k, v, layer=i, scale=scale)
