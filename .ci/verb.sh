@@ -19,6 +19,7 @@ if sampling; then
 fi
 [ -z "${MAKE_THREADS:-}" ] || set -- --threads "$MAKE_THREADS" "$@"
 ggfw=.venv/bin/ggfw
+[ "$verb" = run ] || [ -z "${MAKE_PROMPT:-}" ] || echo "make $verb takes no PROMPT: it is for make run" >&2
 
 if [ "$verb" = run ]; then
     prompt=${MAKE_PROMPT:-Name three rivers in Europe.}
