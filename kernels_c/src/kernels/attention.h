@@ -55,7 +55,7 @@ VF_INLINE float finish_factor(float top, float sum, const float *sink) {
     return parts[0] / (sum * parts[0] + parts[1]);
 }
 
-/* ---- where results go --------------------------------------------------------------------------------------------- */
+/* ---- where results go -------------------------------------------------------------------------------------------- */
 
 /* Bytes at the start of run->shared for float rows that the plan has no place for. */
 VF_INLINE int64_t attention_rows_bytes(const ggfw_step *step, const ggfw_run *run) {

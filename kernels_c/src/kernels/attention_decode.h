@@ -63,7 +63,7 @@ static int32_t decode_chunks(const ggfw_step *step, const ggfw_run *run, int32_t
     return parts * step->params.attention.n_head_kv;
 }
 
-/* ---- partial results in run->shared: [row][head][part] of {maximum, sum, pad, accumulators} ------------------------ */
+/* ---- partial results in run->shared: [row][head][part] of {maximum, sum, pad, accumulators} ---------------------- */
 
 #define PARTIAL_HEADER 16
 
@@ -81,7 +81,7 @@ static int64_t decode_shared(const ggfw_step *step, const ggfw_run *run) {
            (int64_t)run->max_rows * p->n_head * DECODE_MAX_PARTS * partial_floats(p) * (int64_t)sizeof(float);
 }
 
-/* ---- one block of keys --------------------------------------------------------------------------------------------- */
+/* ---- one block of keys ------------------------------------------------------------------------------------------- */
 
 /* Queries that go through the cache together. */
 typedef struct decode_tile {
@@ -270,7 +270,7 @@ static void decode_part(const ggfw_step *step, const ggfw_run *run, const ggfw_s
     }
 }
 
-/* ---- chunks -------------------------------------------------------------------------------------------------------- */
+/* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
 static int64_t decode_scratch(const ggfw_step *step, const ggfw_run *run) {
     (void)run;
@@ -336,7 +336,7 @@ static void decode_run(const ggfw_step *step, const ggfw_run *run, int32_t row_b
         for (int32_t row = g.row_begin; row < g.row_end; row++) attention_quantize_heads(step, run, row, kv_head);
 }
 
-/* ---- the second region: several parts become one, rows are quantised ------------------------------------------------- */
+/* ---- the second region: several parts become one, rows are quantised --------------------------------------------- */
 
 static int32_t decode_join_chunks(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end) {
     int needed = step->out[1].width > 0 && !quantises_by_chunk(&step->params.attention);

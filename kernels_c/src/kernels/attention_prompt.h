@@ -1,6 +1,5 @@
-/* attention_prompt.h: attention of many rows per sequence. A chunk is (block of rows of a segment, kv head). Keys come in
- * blocks of 64 positions, turned into f32 once per chunk: K transposed (lanes are keys), V as it is (lanes are columns).
- * Tiles of a few queries go through scores, softmax and values while they are in L1; hidden keys are left out. */
+/* attention_prompt.h: attention of many rows per sequence. A chunk is (block of rows of a segment, kv head). Keys come
+ * in blocks of 64 positions, turned into f32 once per chunk: K transposed (lanes are keys), V as it is (columns). Tiles of a few queries go through scores, softmax and values while they are in L1; hidden keys are left out. */
 #ifndef GGFW_ATTENTION_PROMPT_H
 #define GGFW_ATTENTION_PROMPT_H
 
@@ -82,7 +81,7 @@ static int64_t prompt_scratch(const ggfw_step *step, const ggfw_run *run) {
     return prompt_layout(&step->params.attention, nowhere, &w);
 }
 
-/* ---- blocks of keys as floats ---------------------------------------------------------------------------------------- */
+/* ---- blocks of keys as floats ------------------------------------------------------------------------------------ */
 
 /* 16 keys of d elements to columns [0, 16) of to[d][PROMPT_KEYS]. Constant type. */
 VF_INLINE void prompt_load_keys(const uint8_t *from, int32_t d, float *to, const int32_t type) {
@@ -137,7 +136,7 @@ static void prompt_load_block(const ggfw_step *step, const ggfw_run *run, const 
     }
 }
 
-/* ---- a tile of queries against a block of keys ------------------------------------------------------------------------ */
+/* ---- a tile of queries against a block of keys ------------------------------------------------------------------- */
 
 /* scores[PROMPT_TILE][16 vectors] = q keys. Constant vectors. */
 VF_INLINE void prompt_dots(const float *q, int32_t d, const float *keys, float *scores, const int vectors) {
@@ -251,7 +250,7 @@ static void prompt_tile(const ggfw_attention *p, prompt_work *w, int32_t query, 
 #undef PROMPT_VALUES
 }
 
-/* ---- chunks -------------------------------------------------------------------------------------------------------- */
+/* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
 /* Queries of rows [row, row + n) and one kv head: (row, head of the group), padded to whole tiles. */
 static void prompt_begin(const ggfw_step *step, const ggfw_run *run, const ggfw_segment *segment, int32_t row,
@@ -322,7 +321,7 @@ static void prompt_run(const ggfw_step *step, const ggfw_run *run, int32_t row_b
     prompt_end(step, run, rows.begin, n_queries, kv_head, &w);
 }
 
-/* ---- the second region: rows whose chunks make no whole Q8 blocks --------------------------------------------------- */
+/* ---- the second region: rows whose chunks make no whole Q8 blocks ------------------------------------------------ */
 
 static int32_t prompt_quantize_chunks(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end) {
     if (step->out[1].width == 0 || quantises_by_chunk(&step->params.attention)) return 0;

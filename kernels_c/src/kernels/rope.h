@@ -6,7 +6,7 @@
 #include "norm.h"
 #include "vmath.h"
 
-/* ---- the table ---------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 /* cos and sin of 16 angles position * inv_freq. The product of a 24-bit and a 31-bit number and the reduction by
  * multiples of pi / 2 are done in double, the rest in float. */
@@ -51,7 +51,7 @@ static void rope_table_run(const ggfw_step *step, const ggfw_run *run, int32_t r
     }
 }
 
-/* ---- rotation ----------------------------------------------------------------------------------------------------- */
+/* ---- rotation ---------------------------------------------------------------------------------------------------- */
 
 /* y = x rotated; x and y must not overlap. Columns from n_rot on pass unchanged. Pairs are (2i, 2i + 1) or
  * (i, i + n_rot / 2); table holds cos and sin of pair i at 2i. */

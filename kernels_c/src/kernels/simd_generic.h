@@ -1,4 +1,4 @@
-/* simd_generic.h: 16 floats as four vectors of four, in the vector extension of GCC and Clang: SSE2, NEON or whatever the
+/* simd_generic.h: 16 floats as four vectors of four, in the vector extension of GCC and Clang: SSE2, NEON or what the
  * processor family always has. No fused multiply-add: it is not everywhere. */
 #ifndef GGFW_SIMD_GENERIC_H
 #define GGFW_SIMD_GENERIC_H
