@@ -119,6 +119,26 @@ def test_nobody_imports_a_bare_folder() -> None:
         assert file is None or ROOT not in Path(file).parents
 
 
+def test_every_import_is_a_declared_dependency() -> None:
+    """Also means that nothing of contrib/, tests/ or bench/ is imported by what gets installed."""
+    project = PROJECT["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["hub"]]
+    declared = {re.split(r"[^\w-]", line)[0].replace("-", "_").lower() for line in lines}
+    exempt = {
+        ("kernels_c/build.py", "bindings"),  # its neighbour; the build back end has no package yet
+        ("plugins/model_sources/hub.py", "tqdm"),  # comes with huggingface_hub, whose progress it shows
+    }
+    wrong = []
+    for name, path in modules().items():
+        for line, target in imports(path, name):
+            top = target.split(".")[0]
+            if top in sys.stdlib_module_names or top == "ggfw" or top.lower() in declared:
+                continue
+            if (path.relative_to(ROOT).as_posix(), top) not in exempt:
+                wrong.append(f"{where(path, line)} imports {target}")
+    assert not wrong
+
+
 def test_packages_are_the_folders_with_init() -> None:
     have = {name for name, path in modules().items() if path.name == "__init__.py"}
     assert have == set(SETUPTOOLS["packages"])
