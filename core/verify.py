@@ -20,6 +20,7 @@ from ggfw.execute.kernel_set import KernelSet
 from ggfw.execute.native import NativeExecutor
 from ggfw.execute.q8 import dequantise_rows, quantise_rows
 from ggfw.execute.reference import ReferenceExecutor
+from ggfw.execute.reference_ops import REFERENCE
 from ggfw.gguf import GGUF
 from ggfw.graph.architecture import RunConfig
 from ggfw.graph.plan import Q8, Step, View
@@ -29,6 +30,9 @@ from ggfw.registry import default_registry
 from ggfw.threads import default_threads
 
 __all__ = ["FreeRun", "StepCheck", "Verification", "trace", "verify"]
+
+#: Ops whose results are columns of their input.
+VIEWS = ("reshape", "split")
 
 #: Largest relative L2 error of a step whose arithmetic is float32 throughout.
 FLOAT_BOUND = 1e-5
@@ -104,12 +108,12 @@ def _cache(described: Described, n_ctx: int) -> Cache:
 
 
 def _prepare(
-    path: str | os.PathLike[str] | bytes, ids: list[int], kv_type: str
+    path: str | os.PathLike[str] | bytes, ids: list[int], kv_type: str, ctx: int | None
 ) -> tuple[GGUF, Described, int]:
     if not ids:
         raise InvalidRequest("no token ids were given; at least one is needed", "ids")
     gguf = GGUF.open(path)
-    n_ctx = max(64, len(ids) + 32)
+    n_ctx = max(ctx or 64, len(ids) + 32)
     return gguf, Described(gguf, RunConfig(n_ctx, kv_type), default_registry()), n_ctx
 
 
@@ -120,6 +124,7 @@ def verify(
     backend: str | None = None,
     kv_type: str = "f32",
     threads: int | None = None,
+    ctx: int | None = None,
 ) -> Verification:
     """Check every native step against the reference, then a free run.
 
@@ -128,8 +133,9 @@ def verify(
         ids: prompt tokens.
         backend: kernel backend; None = the best one here.
         kv_type: cache element type of the native run.
+        ctx: context per sequence, on which some graphs depend; None = enough for the prompt.
     """
-    gguf, described, n_ctx = _prepare(path, ids, kv_type)
+    gguf, described, n_ctx = _prepare(path, ids, kv_type, ctx)
     with gguf:
         observed = _Observed(described, ids, n_ctx)
         cache = _cache(described, n_ctx)
@@ -246,13 +252,15 @@ def trace(
     backend: str | None = None,
     kv_type: str = "f32",
     threads: int | None = None,
+    ctx: int | None = None,
 ) -> dict[str, np.ndarray]:
     """Return every named tensor of a prompt's run, (T, *row) float32, by name; fusions that hide tensors are off.
 
     Args:
         backend: kernel backend, or "reference"; None = the best one here.
+        ctx: context per sequence, on which some graphs depend; None = enough for the prompt.
     """
-    gguf, described, n_ctx = _prepare(path, ids, kv_type)
+    gguf, described, n_ctx = _prepare(path, ids, kv_type, ctx)
     with gguf:
         if backend == "reference":
             return {tensor.name: array for tensor, array in _Observed(described, ids, n_ctx).arrays.items()}
@@ -275,5 +283,10 @@ def trace(
             for step in executor.plan.steps
             for tensor, view in step.produces
         }
+        for node in described.graph.nodes:  # parts of other tensors stand in no step
+            if node.op in VIEWS and node.inputs[0].name in result:
+                parts = REFERENCE[node.op](None, node, result[node.inputs[0].name])
+                parts = parts if isinstance(parts, tuple) else (parts,)
+                result.update((t.name, part) for t, part in zip(node.outputs, parts, strict=True))
         executor.close()
         return result
