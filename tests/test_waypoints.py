@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests_support import check_logits
 
 from ggfw.verify import trace
 
@@ -43,7 +44,7 @@ def runs() -> list[tuple[str, str]]:
     for path in sorted(MODELS.glob("*.npz")):
         with np.load(path) as arrays:
             if any(key.startswith("wp/") for key in arrays.files):
-                quantised = "llama_cpp_on_quantised" in json.loads(path.with_suffix(".json").read_text())
+                quantised = check_logits().load(path.stem, root=str(MODELS.parent)).quantised
                 found += [
                     (path.stem, executor) for executor in ("reference", *([] if quantised else ["native"]))
                 ]
