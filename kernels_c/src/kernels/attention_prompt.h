@@ -1,5 +1,6 @@
 /* attention_prompt.h: attention of many rows per sequence. A chunk is (block of rows of a segment, kv head). Keys come
- * in blocks of 64 positions, turned into f32 once per chunk: K transposed (lanes are keys), V as it is (columns). Tiles of a few queries go through scores, softmax and values while they are in L1; hidden keys are left out. */
+ * in blocks of 64 positions, turned into f32 once per chunk: K transposed (lanes are keys), V as it is (columns). Tiles
+ * of a few queries go through scores, softmax and values while they are in L1; hidden keys are left out. */
 #ifndef GGFW_ATTENTION_PROMPT_H
 #define GGFW_ATTENTION_PROMPT_H
 
@@ -209,7 +210,8 @@ VF_INLINE float prompt_softmax(const ggfw_attention *p, prompt_work *w, int32_t 
                                int32_t n_keys) {
     key_range visible = w->visible[query];
     vf top = vf_set(w->tops[query]), scale = vf_set(p->scale);
-    int plain = p->softcap <= 0.0f && w->slopes[query] == 0.0f && block >= visible.begin && block + n_keys <= visible.end;
+    int plain = p->softcap <= 0.0f && w->slopes[query] == 0.0f && block >= visible.begin &&
+                block + n_keys <= visible.end;
     for (int32_t key = 0; plain && key < n_keys; key += 16) { /* finish_scores without its questions */
         vf s = vf_mul(vf_load(scores + key), scale);
         vf_store(scores + key, s);

@@ -86,7 +86,8 @@ static void ew_columns(const ggfw_elementwise *p, const float *a, const float *b
         EW_CASE(GGFW_EW_GPT_OSS);
     case GGFW_EW_SOFTPLUS: ew_softplus(a, n, y); break;
     case GGFW_EW_POSITION_SCALE: {
-        float factor = (float)(1.0 + (double)p->beta * log1p(floor(((double)position + (double)p->gamma) / (double)p->alpha)));
+        double periods = floor(((double)position + (double)p->gamma) / (double)p->alpha);
+        float factor = (float)(1.0 + (double)p->beta * log1p(periods));
         ew_row(GGFW_EW_SCALE, a, NULL, 0, n, factor, 0.0f, y);
         break;
     }
