@@ -82,6 +82,8 @@ _WHERE = {
     "result": ("Result", "Timings", "ToolCall", "Usage"),
     "sampling": ("Params",),
 }
+#: Modules that are part of the face: ``ggfw.quants.dequantize``, ``ggfw.kernels.matvec``, ...
+_MODULES = ("errors", "gguf", "graph", "kernels", "quants", "sampling", "tokenizer", "verify")
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
@@ -138,6 +140,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("ggfw")
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -145,4 +149,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})
