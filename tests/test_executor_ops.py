@@ -315,7 +315,7 @@ def test_binary(unit: str, kind: int, width: int) -> None:
     )
 
 
-@pytest.mark.parametrize("vector_width", [48, 16, 10, 240])
+@pytest.mark.parametrize("vector_width", [48, 16, 10, 240, 1])
 def test_vector(unit: str, vector_width: int) -> None:
     a, v = spread((5, 240)), RNG.standard_normal(vector_width).astype(np.float32)
     with Rig(unit) as rig:
@@ -525,6 +525,16 @@ def test_gather_copy_pool(unit: str) -> None:
         np.testing.assert_array_equal(rig.read(pooled[0, OUTPUTS], 1), np.zeros((1, 40)))
 
 
+@pytest.mark.parametrize(("width", "group"), [(576, 576), (96, 24), (7, 7), (33, 11)])
+def test_reduce(unit: str, width: int, group: int) -> None:
+    x = np.random.default_rng(4).standard_normal((13, width)).astype(np.float32) + 1
+    wide = x.astype(np.float64).reshape(13, -1, group)
+    for kind, expected in ((0, wide.mean(-1)), (1, np.sqrt((wide**2).sum(-1)))):
+        params = {"kind": kind, "group": group}
+        y = apply(unit, "reduce", [x], width // group, union="reduce", params=params)
+        np.testing.assert_allclose(y, expected, rtol=1e-6)
+
+
 def test_copy_of_slots(unit: str) -> None:
     """Columns 2..4 of each of five slots of six columns; and back."""
     x = np.random.default_rng(3).standard_normal((13, 30)).astype(np.float32)
@@ -576,7 +586,8 @@ def test_route_known_values(unit: str, params: dict[str, Any], expected: list[fl
 @pytest.mark.parametrize("gate", [0, 1, 2])
 @pytest.mark.parametrize("groups", [(1, 1), (4, 2)])
 def test_route(unit: str, gate: int, groups: tuple[int, int]) -> None:
-    logits = np.round(RNG.standard_normal((40, 24)) * 2, 1).astype(np.float32)  # with ties
+    # Multiples of 1/8: there are ties, and sums of them are exact.
+    logits = (np.round(RNG.standard_normal((40, 24)) * 16) / 8).astype(np.float32)
     bias = RNG.standard_normal(24).astype(np.float32) if gate == 1 else None
     extra = {} if bias is None else {"selection_bias": bias}
     ids, weights = route(unit, logits, 6, gate=gate, renormalise=1, scale=2.5, n_group=groups[0],

@@ -132,7 +132,9 @@ def spoilt_files() -> list[Any]:
     for path in sorted(MODELS.glob("*.gguf")):
         with GGUF.open(path) as gguf:
             for key in SIZES:
-                if f"{gguf.architecture}.{key}" in gguf.metadata:
+                value = gguf.metadata.get(f"{gguf.architecture}.{key}")
+                says_none = key.startswith("attention.head_count") and value == 0
+                if value is not None and not says_none:
                     cases.append(pytest.param(path, key, id=f"{path.stem}-{key}"))
     return cases
 

@@ -18,7 +18,8 @@ NO_FORMAT = -1
 OPS = {
     "embed": 1, "linear": 2, "quantize": 3, "norm": 4, "rope_table": 5, "rope_store": 6, "attention": 7,
     "elementwise": 8, "gather": 9, "copy": 10, "moe_route": 11, "moe_linear": 12, "moe_sum": 13, "pool": 14,
-    "sample": 15, "short_conv": 16, "ssm_scan": 17, "delta_rule": 18, "custom": 64,
+    "sample": 15, "short_conv": 16, "ssm_scan": 17, "delta_rule": 18, "reduce": 19,
+    "custom": 64,
 }  # fmt: skip
 
 

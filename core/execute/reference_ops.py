@@ -121,6 +121,13 @@ def norm(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
     return y
 
 
+def reduce(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
+    """Mean or norm over the last axis."""
+    wide = x.astype(np.float64)
+    y = wide.mean(-1) if node.attrs["kind"] == "mean" else np.sqrt((wide * wide).sum(-1))
+    return y.reshape(len(x), *node.outputs[0].shape).astype(F32)
+
+
 def rope(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
     """Rotate pairs of columns by position * frequency."""
     r = node.attrs["rope"]
@@ -261,6 +268,7 @@ REFERENCE: dict[str, Callable[..., Any]] = {
             gpt_oss_gate,
             embed,
             linear,
+            reduce,
             rope,
             attention,
             reshape,

@@ -21,6 +21,8 @@ from ggfw.graph.weights import WeightRef
 GATES = ("softmax", "sigmoid", "softmax_weight")
 #: What :meth:`Graph.embed` looks up by.
 EMBED_BY = ("token", "position", "text")
+#: Kinds of :meth:`Graph.reduce`.
+REDUCTIONS = ("mean", "norm")
 
 
 class Graph(RecurrentOps):
@@ -127,6 +129,13 @@ class Graph(RecurrentOps):
     def l2_norm(self, x: Tensor, eps: float) -> Tensor:
         """x / sqrt(sum(x^2) + eps) over the last axis."""
         return self._norm("l2_norm", x, None, None, eps)
+
+    def reduce(self, x: Tensor, kind: str) -> Tensor:
+        """One value over the last axis: its mean, or its norm (the root of the sum of squares); (1,) or (n_head,)."""
+        if kind not in REDUCTIONS:
+            raise GraphError(f"reduction {kind!r} is unknown; {', '.join(REDUCTIONS)} are known")
+        shape = x.shape[:-1] or (1,)
+        return self.node("reduce", (x,), (shape,), x.domain, f"{x.name}.{kind}", kind=kind)[0]
 
     # -- attention -----------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ggfw.errors import GraphError
-from ggfw.graph.builder import EMBED_BY, GATES, Graph
+from ggfw.graph.builder import EMBED_BY, GATES, REDUCTIONS, Graph
 from ggfw.graph.cache_layout import CacheLayout, cache_layout, state_of
 from ggfw.graph.lower_recurrent import RecurrentLowering
 from ggfw.graph.passes import GATED, Uses, optimise
@@ -277,6 +277,11 @@ class _Lowering(RecurrentLowering):
             "weight": a["weight"], "bias": a["bias"],
             "weight_width": _size(width.shape) if width is not None else x.shape[-1],
         }  # fmt: skip
+        self._produce(step, *node.outputs)
+
+    def _reduce(self, node: Node) -> None:
+        step = self._step("reduce", node, node.inputs, union="reduce")
+        step.params = {"kind": REDUCTIONS.index(node.attrs["kind"]), "group": node.inputs[0].shape[-1]}
         self._produce(step, *node.outputs)
 
     def _elementwise(self, node: Node) -> None:

@@ -172,6 +172,7 @@ enum ggfw_op {
     GGFW_OP_SHORT_CONV = 16,  /* in[0]: [n] -> out[0]: [n], other memory; see ggfw_short_conv */
     GGFW_OP_SSM_SCAN = 17,    /* in[0]: x, in[1]: dt, in[2]: b, in[3]: c -> out[0]: [n_head * head_dim]; ggfw_ssm_scan */
     GGFW_OP_DELTA_RULE = 18,  /* in[0]: q, in[1]: k, in[2]: v, in[3]: decay, in[4]: beta -> out[0]; ggfw_delta_rule */
+    GGFW_OP_REDUCE = 19,      /* in[0]: [n * group] -> out[0]: [n]; see ggfw_reduce */
     GGFW_OP_CUSTOM = 64       /* a third party's kernel; params: custom */
 };
 
@@ -294,6 +295,14 @@ typedef struct ggfw_elementwise {
     const float *vector;
 } ggfw_elementwise;
 
+/* One value for each group of columns. MEAN: their mean; NORM: sqrt of the sum of their squares. */
+enum ggfw_reduce_kind { GGFW_REDUCE_MEAN = 0, GGFW_REDUCE_NORM = 1 };
+
+typedef struct ggfw_reduce {
+    int32_t kind;
+    int32_t group;
+} ggfw_reduce;
+
 /* With slots > 1 a row is slots blocks of width / slots columns, `from` columns apart in in[0] and `to` apart in
  * out[0], whose widths count the columns that move. Else it is one block. */
 typedef struct ggfw_copy {
@@ -411,6 +420,7 @@ typedef struct ggfw_step {
         ggfw_attention attention;
         ggfw_elementwise elementwise;
         ggfw_copy copy;
+        ggfw_reduce reduce;
         ggfw_moe moe;
         ggfw_pooling pooling;
         ggfw_embed embed;

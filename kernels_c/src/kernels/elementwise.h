@@ -122,7 +122,9 @@ static void ew_run(const ggfw_step *step, const ggfw_run *run, int32_t row_begin
         const float *a = floats_of(run, &step->in[0], row) + begin;
         float *y = step->out[0].width > 0 ? floats_of(run, &step->out[0], row) + begin : scratch;
         int32_t position = ew_position(step, run, row);
-        if (p->vector) { /* repeated over the width */
+        if (p->vector && p->vector_width == 1) {
+            ew_columns(p, a, p->vector, 0, end - begin, position, y);
+        } else if (p->vector) { /* repeated over the width */
             for (int32_t at = begin; at < end;) {
                 int32_t from = at % p->vector_width, n = p->vector_width - from;
                 if (n > end - at) n = end - at;

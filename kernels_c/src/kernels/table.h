@@ -12,6 +12,7 @@
 #include "norm.h"
 #include "pooling.h"
 #include "quantize.h"
+#include "reduce.h"
 #include "rope.h"
 #include "short_conv.h"
 #include "ssm_scan.h"
@@ -19,6 +20,7 @@
 static const ggfw_kernel other_kernels[] = {
     GGFW_QUANTIZE_KERNELS GGFW_NORM_KERNELS GGFW_ROPE_KERNELS GGFW_ATTENTION_DECODE_KERNELS
     GGFW_ATTENTION_PROMPT_KERNELS GGFW_ELEMENTWISE_KERNELS GGFW_EMBED_KERNELS GGFW_MOE_KERNELS GGFW_POOLING_KERNELS
+    GGFW_REDUCE_KERNELS
     GGFW_SHORT_CONV_KERNELS GGFW_SSM_SCAN_KERNELS GGFW_DELTA_RULE_KERNELS
 };
 #define N_OTHER_KERNELS (sizeof other_kernels / sizeof *other_kernels)
