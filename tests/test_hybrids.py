@@ -147,8 +147,8 @@ def test_every_native_step_agrees_with_the_reference(name: str) -> None:
 # -- other forms of the same file --------------------------------------------------------------------------------------
 
 
-def logits_of(data: bytes | Path) -> np.ndarray:
-    with ggfw.load(data, backend="reference", ctx=64) as m:
+def logits_of(data: bytes | Path, backend: str | None = "reference") -> np.ndarray:
+    with ggfw.load(data, backend=backend, ctx=64, threads=2) as m:
         return m.logits(IDS)
 
 
@@ -158,7 +158,8 @@ def tensor(name: str, tensor: str) -> np.ndarray:
         return np.frombuffer(info.data, np.float32).reshape(info.shape).copy()
 
 
-def test_qwen3next_with_fused_projection_by_key_head() -> None:
+@pytest.mark.parametrize("backend", ["reference", None])
+def test_qwen3next_with_fused_projection_by_key_head(backend: str | None) -> None:
     """Older files: rows of q, k, v and z of each key head together, as ``ssm_in``."""
     n_k, d_k, width = 2, 16, 32
     tensors: dict[str, Any] = {}
@@ -172,7 +173,7 @@ def test_qwen3next_with_fused_projection_by_key_head() -> None:
         assert [h.shape[1] for h in heads] == [d_k, d_k, width, width]
         tensors |= {f"blk.{i}.attn_qkv.weight": None, f"blk.{i}.attn_gate.weight": None}
         tensors[f"blk.{i}.ssm_in.weight"] = np.concatenate(heads, 1).reshape(-1, qkv.shape[1])
-    old = logits_of(changed("qwen3next", tensors=tensors))
+    old = logits_of(changed("qwen3next", tensors=tensors), backend)
     np.testing.assert_allclose(old, logits_of(MODELS / "qwen3next.gguf"), atol=1e-4)
 
 
@@ -225,6 +226,10 @@ def test_eps_of_the_layer_norm_serves_where_there_is_no_other() -> None:
     ("qwen35", {"ssm.time_step_rank": 8}, ["ssm_beta.weight", "time_step_rank 8", "4"]),
     ("qwen35", {"attention.head_count": 3}, ["attn_q.weight", "attention.head_count 3", "128", "192"]),
     ("qwen35", {"full_attention_interval": 2}, ["blk.1.attn_output.weight", "missing", "full_attention_interval"]),
+    ("qwen35", {"full_attention_interval": 0}, ["qwen35.full_attention_interval", "0"]),
+    ("lfm2moe", {"expert_gating_func": 7}, ["lfm2moe.expert_gating_func", "7"]),
+    ("granitehybrid", {"attention.head_count_kv": [0, 0, 0]}, ["blk.1.ssm_in.weight", "head_count_kv 0"]),
+    ("mamba2", {"ssm.time_step_rank": 0}, ["mamba2.ssm.time_step_rank", "0"]),
     ("qwen3next", {"ssm.time_step_rank": 8}, ["ssm_ba.weight", "time_step_rank 8", "16"]),
     ("lfm2", {"shortconv.l_cache": 4}, ["shortconv.conv.weight", "lfm2.shortconv.l_cache", "3", "4"]),
     ("lfm2", {"embedding_length": 32}, ["in_proj.weight", "192", "embedding_length 32", "96"]),

@@ -11,6 +11,7 @@ Source: Liquid AI 2025 (2511.23404); tensor names as in ``llama_model_lfm2``; th
 """
 
 from ggfw.descriptors import ArchitectureSpec
+from ggfw.errors import ModelFileError
 from ggfw.graph import Architecture, Graph, Hparams, Rope, RunConfig, Tensor, Weights
 from ggfw.graph.blocks import expect_rows, experts, qkv, swiglu
 from ggfw.graph.mixers import expect_kernel, expect_kind
@@ -64,11 +65,16 @@ def gated_conv(g: Graph, h: Tensor, b: Weights, hp: Hparams) -> Tensor:
 
 def moe(g: Graph, h: Tensor, b: Weights, hp: Hparams) -> Tensor:
     """SwiGLU experts, chosen with a bias that does not enter their weights."""
+    gate = GATES.get(hp.get("expert_gating_func", 2))
+    if gate is None:
+        raise ModelFileError(
+            f"{hp.architecture}.expert_gating_func is {hp.get('expert_gating_func')}; expected one of {sorted(GATES)}"
+        )
     expect_rows(b["ffn_gate_inp"], hp.n_expert, f"{hp.architecture}.expert_count {hp.n_expert}")
     ids, weights = g.moe_route(
         g.linear(h, b["ffn_gate_inp"]),
         hp.n_expert_used,
-        gate=GATES[int(hp.get("expert_gating_func", 2))],
+        gate=gate,
         selection_bias=b.get("exp_probs_b.bias"),
         scale=float(hp.get("expert_weights_scale", 0.0)) or 1.0,
     )

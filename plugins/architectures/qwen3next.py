@@ -17,6 +17,7 @@ Source: Yang et al. 2024 (2412.06464), Qwen team 2025; tensor names as in ``llam
 from typing import ClassVar
 
 from ggfw.descriptors import ArchitectureSpec
+from ggfw.errors import ModelFileError
 from ggfw.graph import Architecture, Graph, Hparams, Rope, RunConfig, Tensor, Weights
 from ggfw.graph.blocks import expect_rows, gated_shared_expert, moe, swiglu
 from ggfw.graph.mixers import divided, expect_kernel, expect_kind
@@ -113,6 +114,10 @@ def recurrent_layers(hp: Hparams) -> tuple[bool, ...]:
     if flags is not None:
         return tuple(map(bool, hp.per_layer("attention.recurrent_layers")))
     interval = int(hp.get("full_attention_interval", 4))
+    if interval < 1:
+        raise ModelFileError(
+            f"{hp.architecture}.full_attention_interval is {interval}; at least 1 was expected"
+        )
     return tuple((i + 1) % interval != 0 for i in range(hp.n_layer))
 
 
