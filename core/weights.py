@@ -104,8 +104,8 @@ class NativeWeights:
             raise BackendError(f"tensor {ref.name} cannot be packed (status {status}); memory may be short")
         weight.data, weight.layout = place, self._lib.GGFW_LAYOUT_PACKED
         weight.expert_stride = kernel.pack_size(n_out, n_in)
-        if mapped:
-            self._lib.ggfw_memory_release(data, len(self._gguf.tensors[ref.name].data))
+        if mapped:  # pages of a file come back from disk; files given as bytes are left alone
+            self._gguf.tensors[ref.name].advise("dontneed")
         return weight
 
     def _in_file_layout(self, ref: WeightRef) -> Any:
