@@ -23,6 +23,7 @@ __all__ = [
     "gated_shared_expert",
     "heads",
     "moe",
+    "per_layer_inputs",
     "qkv",
     "swiglu",
     "windowed",
@@ -129,6 +130,22 @@ def fused_swiglu(g: Graph, h: Tensor, b: Weights) -> Tensor:
     expect_rows(b["ffn_up"], 2 * n_ff, f"gate and up for the {n_ff} columns of {b['ffn_down'].name}")
     gate, up = g.split(g.linear(h, b["ffn_up"]), n_ff, n_ff)
     return g.linear(g.silu(gate) * up, b["ffn_down"])
+
+
+# -- inputs ------------------------------------------------------------------------------------------------------------
+
+
+def per_layer_inputs(g: Graph, hp: Hparams, w: Weights, x: Tensor, n: int) -> tuple[Tensor, ...]:
+    """Embeddings of each layer's own, mixed with a projection of the stream (Gemma 3n): one (n,) per layer, or nothing.
+
+    (own * sqrt(n) + rms_norm(W x / sqrt(n_embd))) / sqrt(2), where own stands in ``per_layer_token_embd``.
+    """
+    if n == 0:
+        return ()
+    own = g.embed(w["per_layer_token_embd"], scale=n**0.5, by="text")  # (T, n_layer * n)
+    projected = g.linear(x, w["per_layer_model_proj"], scale=hp.n_embd**-0.5).heads(hp.n_layer, n)
+    mixed = g.rms_norm(projected, w["per_layer_proj_norm"], hp.eps).flat() + own
+    return g.split(g.scale(mixed, 2**-0.5), *[n] * hp.n_layer)
 
 
 # -- mixtures of experts ---------------------------------------------------------------------------------------------

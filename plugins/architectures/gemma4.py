@@ -20,7 +20,7 @@ from dataclasses import replace
 from ggfw.descriptors import ArchitectureSpec
 from ggfw.errors import ModelFileError
 from ggfw.graph import Architecture, Graph, Hparams, Rope, RopeScaling, RunConfig, Tensor, Weights
-from ggfw.graph.blocks import gated_ffn, heads, moe, qkv, windowed
+from ggfw.graph.blocks import gated_ffn, heads, moe, per_layer_inputs, qkv, windowed
 from ggfw.hookspecs import hookimpl
 
 GGFW_PLUGIN_API = 1
@@ -35,7 +35,7 @@ class Gemma4(Architecture):
         """Describe the graph (see the module's formula)."""
         layers = Layers(hp, w, run)
         x = g.embed(w["token_embd"], scale=hp.n_embd**0.5)  # (T, n_embd)
-        inputs = per_layer_inputs(g, hp, w, x)
+        inputs = per_layer_inputs(g, hp, w, x, int(hp.get("embedding_length_per_layer_input", 0)))
         for i in range(hp.n_layer):
             b = w.block(i)
             a = attention(g, g.rms_norm(x, b["attn_norm"], hp.eps), b, hp, layers, i)
@@ -134,17 +134,6 @@ def expert_branch(g: Graph, x: Tensor, b: Weights, hp: Hparams) -> Tensor:
     h = g.rms_norm(x, b["pre_ffw_norm_2"], hp.eps)
     h = moe(g, h, b, hp, logits=logits, gated=lambda gate, up: g.gelu(gate) * up)
     return g.rms_norm(h, b["post_ffw_norm_2"], hp.eps)
-
-
-def per_layer_inputs(g: Graph, hp: Hparams, w: Weights, x: Tensor) -> tuple[Tensor, ...]:
-    """Embeddings of each layer's own, mixed with a projection of the token's; one (n,) per layer, or nothing."""
-    n, n_layer = int(hp.get("embedding_length_per_layer_input", 0)), hp.n_layer
-    if n == 0:
-        return ()
-    own = g.embed(w["per_layer_token_embd"], scale=n**0.5, by="text")  # (T, n_layer * n)
-    projected = g.linear(x, w["per_layer_model_proj"], scale=hp.n_embd**-0.5).heads(n_layer, n)
-    mixed = g.rms_norm(projected, w["per_layer_proj_norm"], hp.eps).flat() + own
-    return g.split(g.scale(mixed, 2**-0.5), *[n] * n_layer)
 
 
 @hookimpl
