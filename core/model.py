@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ggfw.cache import PAGE_SIZE, Cache
 from ggfw.descriptors import resolve
-from ggfw.errors import GraphError, InvalidRequest, PluginError
+from ggfw.errors import GgfwError, GraphError, InvalidRequest, ModelFileError, PluginError
 from ggfw.gguf import GGUF
 from ggfw.graph.architecture import Architecture, RunConfig
 from ggfw.graph.builder import Graph
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 REFERENCE = "reference"
 
 _F32 = 0
+_MOST = 2**31 - 1  # positions and rows are 32-bit in the native batch
 
 
 class Described:
@@ -60,7 +61,17 @@ class Described:
         self.hparams = Hparams(gguf.metadata, gguf.architecture)
         self.weights = Weights(gguf.tensors)
         self.graph = Graph()
-        self.architecture.build(self.graph, self.hparams, self.weights, run)
+        try:
+            self.architecture.build(self.graph, self.hparams, self.weights, run)
+        except (GgfwError, MemoryError):
+            raise
+        except Exception as exc:
+            # An impossible value in the file shows up anywhere in the plugin's arithmetic.
+            key = self.hparams.last_key
+            raise GraphError(
+                f"architecture {spec.name} failed on this file ({type(exc).__name__}: {exc}) after reading "
+                f"{key} = {gguf.get(key)!r}; the file or the plugin is wrong"
+            ) from exc
         if self.graph.hidden is None:
             raise GraphError(
                 f"architecture {spec.name} described no output; build() has to end with g.output(...)"
@@ -146,12 +157,15 @@ class LoadedModel:
             ("n_parallel", n_parallel),
             ("ubatch", ubatch),
         ):
-            if value is not None and (not isinstance(value, int) or value < (0 if name == "ctx" else 1)):
-                raise InvalidRequest(f"{name} is {value!r}; a positive integer was expected", name)
+            least = 0 if name == "ctx" else 1
+            if value is not None and (not isinstance(value, int) or not least <= value <= _MOST):
+                raise InvalidRequest(
+                    f"{name} is {value!r}; an integer from {least} to {_MOST} was expected", name
+                )
         own = not isinstance(source, GGUF)
         gguf = source if isinstance(source, GGUF) else GGUF.open(source)
         try:
-            n_ctx = ctx or int(gguf.arch_get("context_length", 2048))
+            n_ctx = ctx or Hparams(gguf.metadata, gguf.architecture).n_ctx_train
             kv_type = kv_type or _default_kv_type(gguf)
             described = Described(gguf, RunConfig(n_ctx, kv_type, rope_scaling, rope_base), registry)
             tokenizer = _in_thread(lambda: _tokenizer_of(gguf))
@@ -159,6 +173,11 @@ class LoadedModel:
             n_slots = n_parallel if described.layout.states else 0
             cache = Cache(described.layout.pools, pages_each * PAGE_SIZE * n_parallel, n_slots)
             executor = _executor(described, cache, backend, kv_type, ubatch, threads, registry)
+            try:
+                _check_vocabulary(gguf, executor.n_vocab)
+            except BaseException:
+                executor.close()
+                raise
         except BaseException:
             if own:
                 gguf.close()
@@ -228,6 +247,20 @@ def _executor(
         max_rows=ubatch,
         threads=threads or default_threads(),
     )
+
+
+def _check_vocabulary(gguf: GGUF, n_vocab: int) -> None:
+    """Check that tokens and logits are as many: a drawn id could otherwise have no text.
+
+    Raises:
+        ModelFileError: they are not.
+    """
+    tokens = gguf.get("tokenizer.ggml.tokens")
+    if n_vocab and hasattr(tokens, "__len__") and not isinstance(tokens, str) and len(tokens) != n_vocab:
+        raise ModelFileError(
+            f"{gguf.source}: tokenizer.ggml.tokens has {len(tokens)} tokens and the output has {n_vocab} rows; "
+            "one for each was expected, so the file is damaged or its vocabulary is another model's"
+        )
 
 
 def _tokenizer_of(gguf: GGUF) -> Tokenizer:

@@ -54,18 +54,23 @@ class PagePool:
     def __init__(self, spec: PoolSpec, n_pages: int) -> None:
         self.spec = spec
         self.n_pages = n_pages
-        self._free = list(range(n_pages - 1, -1, -1))
+        self._free: list[int] = []
+        self._n_ever_taken = 0  # pages from here on are free, too: a large context costs no list
 
     @property
     def n_free(self) -> int:
         """Pages that nobody owns."""
-        return len(self._free)
+        return len(self._free) + self.n_pages - self._n_ever_taken
 
     def take(self, n: int) -> list[int]:
-        """Take ``n`` pages, lowest numbers first; all or nothing."""
-        if n > len(self._free):
-            raise OutOfPages(f"{n} cache pages wanted, {len(self._free)} of {self.n_pages} are free")
-        return [self._free.pop() for _ in range(n)]
+        """Take ``n`` pages, those given back last first; all or nothing."""
+        if n > self.n_free:
+            raise OutOfPages(f"{n} cache pages wanted, {self.n_free} of {self.n_pages} are free")
+        n_new = max(0, n - len(self._free))
+        taken = [self._free.pop() for _ in range(n - n_new)]
+        taken += range(self._n_ever_taken, self._n_ever_taken + n_new)
+        self._n_ever_taken += n_new
+        return taken
 
     def give(self, pages: SequenceABC[int]) -> None:
         """Give pages back."""

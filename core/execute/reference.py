@@ -95,8 +95,9 @@ class ReferenceExecutor:
         self._aborted = False
         for segment in batch.segments:
             segment.sequence.reserve(len(segment.tokens))
-        run = ReferenceStep(self, batch)
-        values = run.run()
+        # What is not finite is found in the logits; NumPy's warnings would go to the terminal.
+        with np.errstate(all="ignore"):
+            values = ReferenceStep(self, batch).run()
         for segment in batch.segments:
             segment.sequence.advance(len(segment.tokens))
         result = StepResult(sampled=[None] * len(batch.segments))

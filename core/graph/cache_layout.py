@@ -40,11 +40,16 @@ def cache_layout(graph: Graph) -> CacheLayout:
     """Derive pools and states from the attention and stateful nodes of a graph.
 
     Raises:
-        GraphError: two attentions store into the cache of one layer, or one reads a cache nobody fills.
+        GraphError: two attentions store into the cache of one layer, one reads a cache nobody fills, or a window is
+            negative.
     """
     kinds: dict[tuple[tuple[int, int, int], int], list[int]] = {}
     stores = [n for n in graph.nodes if n.op == "attention" and len(n.inputs) == 3]
     for node in stores:
+        if not 0 <= node.attrs["window"] < 2**31:
+            raise GraphError(
+                f"{node} has a window of {node.attrs['window']} positions; 0 (no window) or more was expected"
+            )
         kinds.setdefault((node.attrs["kv_shape"], node.attrs["window"]), []).append(node.attrs["layer"])
     pools, place = [], {}
     for i, ((shape, window), layers) in enumerate(kinds.items()):

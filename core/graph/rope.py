@@ -50,7 +50,7 @@ class RopeScaling:
         """Read ``rope.scaling.*`` (an absent type with a factor means linear).
 
         Raises:
-            ModelFileError: a type that is none of KINDS, or a factor that is not positive.
+            ModelFileError: a type that is none of KINDS, or a factor, context or ramp end that is not positive.
         """
         # Files older than rope.scaling.* say rope.scale_linear.
         factor = float(hp.get("rope.scaling.factor", hp.get("rope.scale_linear", 0.0)) or 0.0)
@@ -66,10 +66,10 @@ class RopeScaling:
         return cls(
             kind=kind if factor > 0 or kind == "longrope" else "none",
             factor=factor or 1.0,
-            original_context=int(hp.get("rope.scaling.original_context_length", hp.n_ctx_train)),
-            attn_factor=float(hp.get("rope.scaling.attn_factor", 1.0)),
-            beta_fast=float(hp.get("rope.scaling.yarn_beta_fast", 32.0)),
-            beta_slow=float(hp.get("rope.scaling.yarn_beta_slow", 1.0)),
+            original_context=hp.integer("rope.scaling.original_context_length", hp.n_ctx_train, least=1),
+            attn_factor=hp.number("rope.scaling.attn_factor", 1.0),
+            beta_fast=hp.number("rope.scaling.yarn_beta_fast", 32.0, positive=True),
+            beta_slow=hp.number("rope.scaling.yarn_beta_slow", 1.0, positive=True),
             log_multiplier=float(hp.get("rope.scaling.yarn_log_multiplier", 0.0)),
         )
 
@@ -109,6 +109,10 @@ class Rope:
             long, short = w.get("rope_factors_long"), w.get("rope_factors_short")
             factors = long if run.n_ctx > scaling.original_context else short
         base = hp.rope_freq_base if run.rope_freq_base is None else run.rope_freq_base
+        if scaling.kind == "yarn" and base == 1.0:
+            raise InvalidRequest(
+                "yarn needs a rotary base other than 1, at which all frequencies are equal", "rope_base"
+            )
         return cls(hp.rope_dims, base, pairing, factors, scaling)
 
     def at_base(self, base: float) -> Rope:
@@ -127,7 +131,10 @@ class Rope:
         pairs = np.arange(self.dims // 2, dtype=np.float64)
         extrapolated = self.base ** (-2.0 * pairs / self.dims)
         if factors is not None:
-            extrapolated = extrapolated / factors.astype(np.float64)
+            with np.errstate(
+                divide="ignore"
+            ):  # logits that are not finite are the error of the step, not a warning
+                extrapolated = extrapolated / factors.astype(np.float64)
         if scaling.kind in ("linear", "longrope"):
             return (extrapolated / scaling.factor).astype(np.float32), scaling.attn_factor
         if scaling.kind == "none":

@@ -43,6 +43,8 @@ def text_array(metadata: Mapping[str, Any], key: str) -> list[str] | None:
     value = metadata.get(key)
     if value is None:
         return None
+    if isinstance(value, str):
+        raise ModelFileError(f"metadata key {key!r} is one string; an array of strings was expected")
     try:
         items: list[str] = value.strings() if hasattr(value, "strings") else list(value)
     except TypeError as e:
@@ -191,7 +193,9 @@ def _read_roles(
             value = metadata.get(_PREFIX + key)
             if value is None:
                 continue
-            if 0 <= int(value) < count:
+            if not isinstance(value, int):
+                raise ModelFileError(f"metadata key '{_PREFIX}{key}' is {value!r}; a token id was expected")
+            if 0 <= value < count:
                 roles[role] = int(value)
                 break
             warnings.append(

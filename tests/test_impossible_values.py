@@ -1,0 +1,122 @@
+"""Well-formed files whose values are impossible: one typed sentence, quickly, and nothing on the terminal."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggfw
+from ggfw.cache import PAGE_SIZE, Cache, OutOfPages, PoolSpec
+from ggfw.errors import GgfwError, GraphError, InvalidRequest, ModelFileError, NonFiniteLogits
+from ggfw.gguf import GGUF, gguf_bytes
+from ggfw.graph.hparams import Hparams
+
+MODELS = Path(__file__).parent / "data" / "models"
+
+
+def changed(name: str, keys: dict[str, Any], tensors: dict[str, np.ndarray] | None = None) -> bytes:
+    """A model of ours with other metadata values, and perhaps other tensors."""
+    with GGUF.open(MODELS / f"{name}.gguf") as gguf:
+        payload = {n: (t.data.tobytes(), t.shape, t.ggml_type) for n, t in gguf.tensors.items()}
+        return gguf_bytes({**gguf.metadata, **keys}, {**payload, **(tensors or {})}.items())
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**31, 2**62, 1.5, float("nan"), float("inf"), "x", "", [1], True])
+@pytest.mark.parametrize("key", ["block_count", "embedding_length", "attention.head_count", "context_length"])
+def test_counts_must_be_counts(key: str, value: Any) -> None:
+    with pytest.raises(GgfwError) as caught, ggfw.load(changed("llama", {f"llama.{key}": value})):
+        pass
+    assert key in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("llama", "llama.rope.freq_base", 0.0),
+        ("llama", "llama.rope.freq_base", -1.0),
+        ("llama", "llama.rope.freq_base", "x"),
+        ("llama", "llama.attention.layer_norm_rms_epsilon", float("nan")),
+        ("llama", "llama.attention.layer_norm_rms_epsilon", -1.0),
+        ("llama", "llama.attention.head_count", 1000),
+        ("mistral3", "mistral3.rope.scaling.yarn_beta_slow", 0.0),
+        ("llama-yarn", "llama.rope.scaling.original_context_length", 0),
+        ("gemma3", "gemma3.attention.sliding_window", -(2**31)),
+        ("gemma3", "gemma3.attention.sliding_window", "x"),
+        ("gemma4", "gemma4.rope.dimension_count_swa", [1, 2]),
+        ("qwen35", "qwen35.ssm.inner_size", ["a"]),
+        ("lfm2moe", "lfm2moe.shortconv.l_cache", [0, 0]),
+    ],
+)
+def test_sizes_and_numbers_must_be_possible(name: str, key: str, value: Any) -> None:
+    with pytest.raises((ModelFileError, GraphError)) as caught, ggfw.load(changed(name, {key: value})):
+        pass
+    said = str(caught.value)
+    assert key.rpartition(".")[2] in said or "window" in said, said
+
+
+def test_a_failure_of_build_names_plugin_and_key() -> None:
+    with pytest.raises(GraphError, match=r"architecture gemma3 .*sliding_window = 'x'") as caught:
+        ggfw.load(changed("gemma3", {"gemma3.attention.sliding_window": "x"}))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize("value", [[1], "x", 1.5])
+def test_token_roles_must_be_ids(value: Any) -> None:
+    with ggfw.load(changed("llama", {"tokenizer.ggml.eos_token_id": value})) as model:
+        with pytest.raises(ModelFileError, match="eos_token_id"):
+            model.generate("hello", max_tokens=1)
+
+
+@pytest.mark.parametrize("change", [lambda t: t[:100], lambda t: [*t, "one more"], lambda t: ["a"]])
+def test_there_are_as_many_tokens_as_logits(change: Callable[[list[str]], list[str]]) -> None:
+    with GGUF.open(MODELS / "llama.gguf") as gguf:
+        tokens = list(gguf.metadata["tokenizer.ggml.tokens"])
+    with pytest.raises(ModelFileError, match=r"tokenizer\.ggml\.tokens has \d+ tokens"):
+        ggfw.load(changed("llama", {"tokenizer.ggml.tokens": change(tokens)}))
+
+
+@pytest.mark.parametrize("backend", ["reference", None])
+def test_weights_that_are_not_finite_make_an_error_and_no_warning(backend: str | None) -> None:
+    shape = (64, 96)
+    data = changed("llama", {}, {"blk.0.ffn_down.weight": np.full(shape, np.inf, np.float32)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with ggfw.load(data, backend=backend) as model, pytest.raises(NonFiniteLogits):
+            model.generate("hello", max_tokens=1)
+
+
+@pytest.mark.parametrize("ctx", [-1, 2**31, 10**30, 1.5, "7"])
+def test_contexts_that_cannot_be(ctx: Any) -> None:
+    with pytest.raises(InvalidRequest, match="ctx is"):
+        ggfw.load(MODELS / "llama.gguf", ctx=ctx)
+
+
+def test_a_pool_of_a_billion_pages_costs_nothing() -> None:
+    cache = Cache([PoolSpec((0,), 1, 4, 4)], n_positions=2**31 * PAGE_SIZE)
+    a, b = cache.sequence(), cache.sequence()
+    a.reserve(2 * PAGE_SIZE)
+    b.reserve(PAGE_SIZE)
+    a.release()
+    b.reserve(4 * PAGE_SIZE)
+    assert sorted(b.tables[0]) == [0, 1, 2, 3], "what was given back is used before what is new"
+    with pytest.raises(OutOfPages):
+        a.reserve(2**31 * PAGE_SIZE)
+    b.close()
+    assert cache.n_pages_used() == 0
+
+
+def test_typed_hyperparameters() -> None:
+    hp = Hparams({"a.n": 3, "a.f": 0.5, "a.whole": 4.0}, "a")
+    assert (
+        hp.integer("n") == 3 and hp.integer("whole") == 4 and hp.number("f") == 0.5 and hp.number("n") == 3.0
+    )
+    assert hp.integer("none", 7) == 7 and hp.number("none", 0) == 0.0
+    with pytest.raises(ModelFileError, match=r"a\.f is 0\.5; a whole number from 0"):
+        hp.integer("f")
+    with pytest.raises(ModelFileError, match=r"a\.none is missing"):
+        hp.number("none")
