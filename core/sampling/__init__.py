@@ -6,19 +6,26 @@
 """
 
 from ggfw.sampling.arithmetic import greedy, softmax
+from ggfw.sampling.build import SamplerVocab
 from ggfw.sampling.chain import Sampler
 from ggfw.sampling.constraint import Constraint
+from ggfw.sampling.dry import Breakers
+from ggfw.sampling.order import DEFAULT_SAMPLERS, SAMPLERS
 from ggfw.sampling.params import Params, defaults
 from ggfw.sampling.rng import Pcg
 from ggfw.sampling.stages import Candidates, Stage, StageContext
 from ggfw.sampling.stop import StopStrings
 
 __all__ = [
+    "Breakers",
     "Candidates",
     "Constraint",
+    "DEFAULT_SAMPLERS",
     "Params",
     "Pcg",
+    "SAMPLERS",
     "Sampler",
+    "SamplerVocab",
     "Stage",
     "StageContext",
     "StopStrings",

@@ -13,11 +13,15 @@ from typing import Protocol
 
 import numpy as np
 
-from ggfw.sampling.arithmetic import F32, Ids
+from ggfw.sampling.arithmetic import F32, NEG_INF, Ids
 
 
 class Edit(Protocol):
-    """A stage that changes the logits of the ids it names, each without looking at the others."""
+    """A stage that changes the logits of the ids it names, each without looking at the others.
+
+    Like every stage it may have ``seed(ids)`` and ``accept(token)``: the sampler calls them with the prompt and with
+    each token that entered the text.
+    """
 
     name: str
     order: int
@@ -62,6 +66,38 @@ class LogitBias:
         out = logits.copy()
         out[hit] += np.asarray([self._bias[t] for t in ids[hit].tolist()], dtype=np.float32)
         return out
+
+
+class MinTokens:
+    """Suppress the tokens that end the generation until ``n`` tokens have been accepted.
+
+    Args:
+        n: tokens that must come first; the prompt does not count.
+        end_ids: ids that end the generation.
+    """
+
+    name = "min_tokens"
+    order = 150
+
+    def __init__(self, n: int, end_ids: Iterable[int]) -> None:
+        self._left = n
+        self._end_ids = frozenset(end_ids)
+
+    def accept(self, token: int) -> None:
+        """Count a token."""
+        self._left -= 1
+
+    def touched(self) -> Iterable[int]:
+        return self._end_ids if self._left > 0 else ()
+
+    def only_lowers(self) -> bool:
+        return True
+
+    def edit(self, ids: Ids, logits: F32) -> F32:
+        if self._left <= 0:
+            return logits
+        ends = np.fromiter((t in self._end_ids for t in ids.tolist()), dtype=bool, count=ids.size)
+        return np.where(ends, NEG_INF, logits)
 
 
 class Window:

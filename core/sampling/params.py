@@ -1,28 +1,31 @@
-"""Parameters of the sampling chain: their types, ranges, defaults and names in a GGUF file."""
+"""Parameters of the sampling chain: their defaults, ranges and names in a GGUF file."""
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
 from ggfw.errors import InvalidRequest, ModelFileError
-
-F32_MAX = 3.4028234663852886e38
-I32_MAX = 2**31 - 1
+from ggfw.sampling import checks, order
+from ggfw.sampling.order import DEFAULT_SAMPLERS
 
 #: Keys ``general.sampling.<name>`` of a model file -> parameter.
 METADATA_KEYS: Mapping[str, str] = MappingProxyType(
     {
+        "sequence": "samplers",
         "temp": "temperature",
         "top_k": "top_k",
         "top_p": "top_p",
         "min_p": "min_p",
+        "xtc_probability": "xtc_probability",
+        "xtc_threshold": "xtc_threshold",
         "penalty_last_n": "penalty_last_n",
         "penalty_repeat": "penalty_repeat",
+        "mirostat": "mirostat",
+        "mirostat_tau": "mirostat_tau",
+        "mirostat_eta": "mirostat_eta",
     }
 )
 
@@ -43,6 +46,26 @@ class Params:
         penalty_freq: subtracted once per occurrence in the window; 0 is off.
         penalty_present: subtracted once if the token stands in the window; 0 is off.
         logit_bias: token id -> addend (finite, or -inf to suppress the token).
+        samplers: the stages in their order, by llama.cpp's names (see :mod:`ggfw.sampling.order`); a stage that is not
+            named is off.
+        min_keep: candidates that typical-p, top-p, min-p and XTC leave at least.
+        min_tokens: tokens to draw before one that ends the generation may come.
+        top_n_sigma: keep logits within so many standard deviations of the best; <= 0 is off.
+        dynatemp_range: the temperature varies by so much around ``temperature`` with the entropy; <= 0 is off.
+        dynatemp_exponent: how the entropy, as a share of the highest possible one, maps into that range.
+        xtc_probability: chance that XTC drops all but the least likely of the candidates above the threshold; 0 is off.
+        xtc_threshold: probability from which on XTC may drop candidates; above 0.5 is off.
+        dry_multiplier: strength of the DRY penalty against verbatim repetition; 0 is off.
+        dry_base: the penalty grows by this factor per further repeated token; < 1 is off.
+        dry_allowed_length: a repetition of fewer tokens costs nothing.
+        dry_penalty_last_n: tokens that DRY looks back, prompt included; 0 is off, < 0 the whole conversation.
+        dry_sequence_breakers: texts that no repetition reaches over.
+        mirostat: 0 off, 1 or 2 that version; it replaces all stages but logit bias and temperature, as in llama.cpp.
+        mirostat_tau: surprise per token, in bits, that mirostat steers towards.
+        mirostat_eta: its learning rate.
+        adaptive_target: probability near which adaptive-p picks tokens; < 0 is off.
+        adaptive_decay: of adaptive-p's moving average, 0 to 0.99.
+        extra: parameters of plugins' stages, by name.
 
     Raises:
         InvalidRequest: wrong type or value; ``param`` names the field.
@@ -59,6 +82,25 @@ class Params:
     penalty_freq: float = 0.0
     penalty_present: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    samplers: tuple[str, ...] = DEFAULT_SAMPLERS
+    min_keep: int = 0
+    min_tokens: int = 0
+    top_n_sigma: float = -1.0
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    adaptive_target: float = -1.0
+    adaptive_decay: float = 0.9
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -67,13 +109,21 @@ class Params:
     @property
     def is_greedy(self) -> bool:
         """Whether the best token is taken without a draw."""
-        return self.temperature <= 0
+        if self.mirostat:
+            return self.temperature <= 0
+        return "temperature" in self.samplers and self.temperature + max(self.dynatemp_range, 0.0) <= 0
 
     @property
     def penalises(self) -> bool:
         """Whether the penalty window is in use."""
         off = self.penalty_repeat == 1 and self.penalty_freq == 0 and self.penalty_present == 0
-        return self.penalty_last_n != 0 and not off
+        return self.penalty_last_n != 0 and not off and not self.mirostat and "penalties" in self.samplers
+
+    @property
+    def dries(self) -> bool:
+        """Whether DRY is in use."""
+        off = self.dry_multiplier == 0 or self.dry_base < 1 or self.dry_penalty_last_n == 0
+        return not off and not self.mirostat and "dry" in self.samplers
 
     def for_choice(self, index: int) -> Params:
         """The parameters of choice ``index`` of several: seed + index, so that choice 0 equals a single answer."""
@@ -86,7 +136,7 @@ class Params:
         """``base`` (default: :func:`defaults`) with the recommendations of a model file (``general.sampling.*``).
 
         Args:
-            metadata: the file's key-value pairs; keys of stages that do not exist are ignored.
+            metadata: the file's key-value pairs; keys and stages that are not known here are ignored.
 
         Raises:
             ModelFileError: a recommendation has the wrong type or an impossible value.
@@ -96,6 +146,9 @@ class Params:
             for key, name in METADATA_KEYS.items()
             if f"general.sampling.{key}" in metadata
         }
+        sequence = found.pop("samplers", None)
+        if isinstance(sequence, str) and (names := order.known_samplers(sequence)):
+            found["samplers"] = names
         try:
             return replace(base if base is not None else defaults(), **found)
         except InvalidRequest as error:
@@ -109,91 +162,35 @@ def defaults() -> Params:
     return Params()
 
 
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) and not _is_numpy_scalar(value, "fiu"):
-        raise InvalidRequest(f"{name} must be a number, not {value!r}", param=name)
-    number = float(value)
-    if not abs(number) <= F32_MAX:
-        raise InvalidRequest(f"{name} must be a finite 32-bit float, not {value!r}", param=name)
-    return number
-
-
-def _integer(name: str, value: Any) -> int:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, numbers.Integral)
-        and not _is_numpy_scalar(value, "iu")
-    ):
-        raise InvalidRequest(f"{name} must be an integer, not {value!r}", param=name)
-    return int(value)
-
-
-def _is_numpy_scalar(value: Any, kinds: str) -> bool:
-    return getattr(getattr(value, "dtype", None), "kind", "") in kinds and getattr(value, "shape", None) == ()
-
-
-def _at_least_zero(name: str, value: Any) -> float:
-    number = _number(name, value)
-    if number < 0:
-        raise InvalidRequest(f"{name} must not be negative, but is {number:g}", param=name)
-    return number
-
-
-def _at_most_one(name: str, value: Any) -> float:
-    number = _number(name, value)
-    if number > 1:
-        raise InvalidRequest(f"{name} must be at most 1, but is {number:g}", param=name)
-    return number
-
-
-def _repeat(name: str, value: Any) -> float:
-    number = _at_least_zero(name, value)
-    return number if number else 1.0
-
-
-def _i32(name: str, value: Any) -> int:
-    number = _integer(name, value)
-    if abs(number) > I32_MAX:
-        raise InvalidRequest(f"{name} must fit 32 bits, but is {number}", param=name)
-    return number
-
-
-def _seed(name: str, value: Any) -> int | None:
-    if value is None:
-        return None
-    number = _integer(name, value)
-    if not -(2**63) <= number < 2**64:
-        raise InvalidRequest(f"{name} must fit 64 bits, but is {number}", param=name)
-    return number
-
-
-def _bias(name: str, value: Any) -> Mapping[int, float]:
-    if value is None:
-        return MappingProxyType({})
-    if not isinstance(value, Mapping):
-        raise InvalidRequest(f"{name} must map token ids to numbers, not be {value!r}", param=name)
-    out: dict[int, float] = {}
-    for token, addend in value.items():
-        try:
-            token = _integer(f"the token id in {name}", token)
-            out[token] = -math.inf if addend == -math.inf else _number(f"{name} of token {token}", addend)
-        except InvalidRequest as error:
-            raise InvalidRequest(str(error), param=name) from None
-        if not 0 <= token <= I32_MAX:
-            raise InvalidRequest(f"{name} names token {token}, but ids start at 0", param=name)
-    return MappingProxyType(out)
-
-
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "temperature": _number,
-    "top_k": _i32,
-    "top_p": _at_least_zero,
-    "min_p": _at_most_one,
-    "typical_p": _at_least_zero,
-    "seed": _seed,
-    "penalty_last_n": _i32,
-    "penalty_repeat": _repeat,
-    "penalty_freq": _number,
-    "penalty_present": _number,
-    "logit_bias": _bias,
+    "temperature": checks.number,
+    "top_k": checks.i32,
+    "top_p": checks.at_least_zero,
+    "min_p": checks.at_most_one,
+    "typical_p": checks.at_least_zero,
+    "seed": checks.seed,
+    "penalty_last_n": checks.i32,
+    "penalty_repeat": checks.repeat,
+    "penalty_freq": checks.number,
+    "penalty_present": checks.number,
+    "logit_bias": checks.bias,
+    "samplers": order.samplers,
+    "min_keep": checks.count,
+    "min_tokens": checks.count,
+    "top_n_sigma": checks.number,
+    "dynatemp_range": checks.number,
+    "dynatemp_exponent": checks.at_least_zero,
+    "xtc_probability": checks.share,
+    "xtc_threshold": checks.at_least_zero,
+    "dry_multiplier": checks.at_least_zero,
+    "dry_base": checks.at_least_zero,
+    "dry_allowed_length": checks.count,
+    "dry_penalty_last_n": checks.i32,
+    "dry_sequence_breakers": checks.strings,
+    "mirostat": checks.mirostat,
+    "mirostat_tau": checks.at_least_zero,
+    "mirostat_eta": checks.at_least_zero,
+    "adaptive_target": checks.at_most_one,
+    "adaptive_decay": checks.decay,
+    "extra": checks.mapping,
 }

@@ -3,21 +3,33 @@
 A stage takes candidates and gives candidates; both are sorted best first and never empty. ``order`` is its place
 in the default chain; plugins' stages choose numbers in between. A stage that needs only the best few of its input
 says so by ``limit``, so that the chain need not sort a whole vocabulary for it.
+
+Beyond the protocol a stage may have
+
+- ``bound(row) -> float32 | None``: when it comes first, the least logit of the row that it keeps, instead of
+  :meth:`Stage.apply`; None where it cannot say.
+- ``seed(ids)`` and ``accept(token)``: the prompt, and each token that entered the text.
+- ``select(candidates, context) -> int``: the last stage of the chain may draw the token itself (the position in
+  the candidates, of which there are at least two).
+
+It is copied with ``copy.deepcopy`` when its sampler is.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from ggfw.sampling.arithmetic import F32, NEG_INF, Ids, best_first, exp_differences, normalised
+from ggfw.errors import NonFiniteLogits
+from ggfw.sampling.arithmetic import F32, F64, NEG_INF, Ids, best_first, exp_differences, normalised
 from ggfw.sampling.rng import Pcg
 
 if TYPE_CHECKING:
-    from ggfw.sampling.edits import Window
+    from ggfw.sampling.edits import Edit, Window
 
 
 class Candidates(NamedTuple):
@@ -37,11 +49,19 @@ class Candidates(NamedTuple):
 
 @dataclass
 class StageContext:
-    """What a stage may look at beside its candidates: the sampler's generator, its window, the vocabulary's size."""
+    """What a stage may look at beside its candidates.
+
+    Attributes:
+        rng: the sampler's random generator.
+        window: its penalty window.
+        n_vocab: the vocabulary's size.
+        row: the model's logits (n_vocab,) float32, before all edits; not to be written to.
+    """
 
     rng: Pcg
     window: Window
     n_vocab: int
+    row: F32
 
 
 class Stage(Protocol):
@@ -77,23 +97,22 @@ class Typical:
     "Locally Typical Sampling", in llama.cpp's form.
     """
 
-    name = "typical_p"
+    name = "typ_p"
     order = 600
     limit: int | None = None
 
-    def __init__(self, p: float) -> None:
+    def __init__(self, p: float, min_keep: int = 0) -> None:
         self._p = np.float32(p)
+        self._min_keep = min_keep
 
     def apply(self, c: Candidates, context: StageContext) -> Candidates:
         if c.ids.size < 2:
             return c
-        e, total, differences = exp_differences(c.logits)
-        p = e / total
-        surprise = math.log(total) - differences.astype(np.float64)
-        entropy = np.add.accumulate(np.where(p > 0, p * surprise, 0.0))[-1]
+        p, surprise, entropy = surprises(c.logits)
         typical_first = np.argsort(np.abs(surprise - entropy), kind="stable")
         cumulated = np.add.accumulate(p.astype(np.float32)[typical_first])
-        kept = typical_first[: int(np.searchsorted(cumulated, self._p, side="right")) + 1]
+        n_kept = int(np.searchsorted(cumulated, self._p, side="right")) + 1
+        kept = typical_first[: max(n_kept, self._min_keep)]
         return c.pick(np.sort(kept))
 
 
@@ -107,14 +126,15 @@ class TopP:
     order = 700
     limit: int | None = None
 
-    def __init__(self, p: float) -> None:
+    def __init__(self, p: float, min_keep: int = 0) -> None:
         self._p = np.float32(p)
+        self._min_keep = min_keep
 
     def apply(self, c: Candidates, context: StageContext) -> Candidates:
         if c.ids.size < 2:
             return c
         cumulated = np.add.accumulate(normalised(c.logits))
-        return c.head(int(np.searchsorted(cumulated, self._p, side="left")) + 1)
+        return c.head(max(int(np.searchsorted(cumulated, self._p, side="left")) + 1, self._min_keep))
 
 
 class MinP:
@@ -124,11 +144,16 @@ class MinP:
     order = 800
     limit: int | None = None
 
-    def __init__(self, p: float) -> None:
+    def __init__(self, p: float, min_keep: int = 0) -> None:
         self._log_p = np.float32(math.log(np.float32(p)))
+        self._min_keep = max(1, min_keep)
+
+    def bound(self, row: F32) -> np.float32 | None:
+        return row.max() + self._log_p if self._min_keep == 1 else None
 
     def apply(self, c: Candidates, context: StageContext) -> Candidates:
-        return c.head(max(1, int(np.count_nonzero(c.logits >= c.logits[0] + self._log_p))))
+        n = int(np.count_nonzero(c.logits >= c.logits[0] + self._log_p))
+        return c.head(max(n, self._min_keep))
 
 
 class Temperature:
@@ -146,12 +171,80 @@ class Temperature:
         self._t = np.float32(t)
 
     def apply(self, c: Candidates, context: StageContext) -> Candidates:
-        if c.ids.size < 2:
+        return _divided(c, self._t) if c.ids.size > 1 else c
+
+
+class DynamicTemperature:
+    """A temperature between ``t - width`` (not below 0) and ``t + width`` that grows with the entropy.
+
+    ``T = Tmin + (Tmax - Tmin) * (H / ln n)^exponent`` for n candidates of entropy H (float64); 0 leaves the best alone.
+    Source: "entropy-based dynamic temperature" of kalomaze, in llama.cpp's form.
+    """
+
+    name = "temperature"
+    order = 1000
+    limit: int | None = None
+
+    def __init__(self, t: float, width: float, exponent: float) -> None:
+        self._lowest = float(max(np.float32(0), np.float32(t) - np.float32(width)))
+        self._highest = float(np.float32(t) + np.float32(width))
+        self._exponent = float(np.float32(exponent))
+
+    def apply(self, c: Candidates, context: StageContext) -> Candidates:
+        n = c.ids.size
+        if n < 2:
             return c
-        logits = c.logits / self._t
-        if not np.isfinite(logits[0]):
-            return c.head(1)
-        return Candidates(c.ids, logits).head(int(np.count_nonzero(logits > NEG_INF)))
+        _, _, entropy = surprises(c.logits)
+        share = min(max(entropy / math.log(n), 0.0), 1.0)
+        t = np.float32(self._lowest + (self._highest - self._lowest) * math.pow(share, self._exponent))
+        return _divided(c, t) if t > 0 else c.head(1)
+
+
+def _divided(c: Candidates, t: np.float32) -> Candidates:
+    logits = c.logits / t
+    if not np.isfinite(logits[0]):
+        return c.head(1)
+    return Candidates(c.ids, logits).head(int(np.count_nonzero(logits > NEG_INF)))
+
+
+def surprises(logits: F32) -> tuple[F64, F64, float]:
+    """Of sorted ``logits`` (n,): probabilities, surprises ``-ln p`` (both float64) and their mean, the entropy."""
+    e, total, differences = exp_differences(logits)
+    p = e / total
+    surprise = math.log(total) - differences.astype(np.float64)
+    return p, surprise, float(np.add.accumulate(np.where(p > 0, p * surprise, 0.0))[-1])
+
+
+class EditStage:
+    """An edit (penalties, DRY) that comes after a filter: it changes the candidates' logits and sorts them anew.
+
+    Raises:
+        NonFiniteLogits: it left no candidate above -inf.
+    """
+
+    limit: int | None = None
+
+    def __init__(self, edit: Edit) -> None:
+        self.edit = edit
+        self.name, self.order = edit.name, edit.order
+
+    def seed(self, ids: Iterable[int]) -> None:
+        """Pass the prompt on."""
+        if hasattr(self.edit, "seed"):
+            self.edit.seed(ids)
+
+    def accept(self, token: int) -> None:
+        """Pass a token on."""
+        if hasattr(self.edit, "accept"):
+            self.edit.accept(token)
+
+    def apply(self, c: Candidates, context: StageContext) -> Candidates:
+        by_id = np.argsort(c.ids)
+        ids, logits = c.ids[by_id], c.logits[by_id]
+        out = sorted_candidates(ids, self.edit.edit(ids, logits))
+        if not out.ids.size:
+            raise NonFiniteLogits(f"all candidates are -inf after {self.name}; penalise less")
+        return out
 
 
 def sorted_candidates(ids: Ids, logits: F32) -> Candidates:
