@@ -309,3 +309,24 @@ def test_gated_delta_rule_refuses() -> None:
         g.gated_delta_rule(q, q, v, columns(g, 2), one, scale=1.0, pairing="div")
     with pytest.raises(GraphError, match="tiled"):
         g.gated_delta_rule(q, q, v, one, one, scale=1.0, pairing="tiled")
+
+
+# -- through the engine ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["nemotron_h_moe", "qwen35", "mamba2"])
+def test_more_requests_than_slots(name: str) -> None:
+    """Requests wait for a slot, and each starts from a state of its own, whoever had the slot before."""
+    fx = check_logits().load(name, root=str(MODELS.parent))
+    ids = fx.prompts["p12"]
+    with ggfw.load(fx.gguf, ctx=128, n_parallel=2, threads=2) as model:
+        prompts = [ids, ids[3:], [*ids, *ids], ids[:1], ids, ids[5:]]
+
+        def submit(prompt: list[int]) -> Any:
+            return model.submit(model.request(prompt, max_tokens=20, ignore_eos=True, temperature=0))
+
+        alone = [submit(prompt).result(60).token_ids for prompt in prompts]
+        assert list(alone[0]) == fx.greedy["p12"][:20]
+        handles = [submit(prompt) for prompt in prompts]
+        assert [handle.result(60).token_ids for handle in handles] == alone
+        assert sorted(model.loaded.cache.sequence().state_slot for _ in range(2)) == [0, 1]
