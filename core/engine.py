@@ -7,6 +7,7 @@ call; what it drew goes through decoder, stop strings and parser to the handles.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
 import weakref
@@ -77,6 +78,7 @@ class Engine:
         self._aborted = False
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self._pid = 0  # of the process the thread lives in
 
     # -- for callers, in any thread -------------------------------------------------------------------------------
 
@@ -87,7 +89,9 @@ class Engine:
             ContextLengthExceeded: the prompt leaves no room for a single token.
             InvalidRequest: an empty prompt, an id outside the vocabulary, a model that cannot generate.
             QueueFull: too many requests wait already.
+            GenerationError: the model is closed, or runs in a process from which this one was forked.
         """
+        self._check_process()
         limit = self._check(request)
         request.params = with_seed(request.params)
         handle = Handle(request.id, self._on_cancel)
@@ -113,6 +117,7 @@ class Engine:
         nothing else is going on.
         """
         future: Future[T] = Future()
+        self._check_process()
         with self._wake:
             if self._stopping:
                 raise GenerationError("the model is closed")
@@ -133,6 +138,9 @@ class Engine:
 
     def close(self) -> bool:
         """Cancel everything and end the thread; False if that had been done before."""
+        if self._forked:  # the thread exists in the parent only, and the locks may be held for ever
+            first, self._stopping = not self._stopping, True
+            return first
         with self._wake:
             if self._stopping:
                 return False
@@ -143,6 +151,17 @@ class Engine:
             self._abort(whoever=True)
             thread.join()
         return True
+
+    @property
+    def _forked(self) -> bool:
+        return self._thread is not None and self._pid != os.getpid()
+
+    def _check_process(self) -> None:
+        if self._forked:
+            raise GenerationError(
+                f"{self.model.name} runs in process {self._pid}, from which this one was forked; "
+                "load the model after forking"
+            )
 
     # -- admission ------------------------------------------------------------------------------------------------
 
@@ -181,6 +200,7 @@ class Engine:
     def _run_thread(self) -> None:
         if self._thread is None:
             _engines.add(self)
+            self._pid = os.getpid()
             self._thread = threading.Thread(
                 target=self._loop, name=f"ggfw-engine-{self.model.name}", daemon=True
             )

@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
+from operator import index
 from threading import Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -215,7 +216,7 @@ class Model:
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt, parse_special=parse_special)
         else:
-            ids = [int(i) for i in prompt]
+            ids = _ids(prompt)
         return Request(
             ids,
             resolve_params(self.defaults, sampling),
@@ -489,7 +490,24 @@ class Stream:
             handle.cancel()
 
 
+def _ids(prompt: Sequence[int]) -> list[int]:
+    """A prompt of token ids as a list.
+
+    Raises:
+        InvalidRequest: it is neither text nor token ids.
+    """
+    try:
+        return [index(i) for i in prompt]
+    except TypeError:
+        raise InvalidRequest(
+            f"a prompt is a string or a sequence of token ids, not {prompt!r:.80}", "prompt"
+        ) from None
+
+
 def _stops(stop: str | Sequence[str | None] | None) -> tuple[str, ...]:
     if stop is None:
         return ()
-    return (stop,) if isinstance(stop, str) else tuple(s for s in stop if s is not None)
+    stops = (stop,) if isinstance(stop, str) else stop
+    if not isinstance(stops, Sequence) or not all(s is None or isinstance(s, str) for s in stops):
+        raise InvalidRequest(f"stop is a string or a list of strings, not {stop!r:.80}", "stop")
+    return tuple(s for s in stops if s is not None)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -158,10 +159,16 @@ class LoadedModel:
             ("ubatch", ubatch),
         ):
             least = 0 if name == "ctx" else 1
-            if value is not None and (not isinstance(value, int) or not least <= value <= _MOST):
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST
+            ):
                 raise InvalidRequest(
                     f"{name} is {value!r}; an integer from {least} to {_MOST} was expected", name
                 )
+        if rope_base is not None and not (rope_base >= 1 and isfinite(rope_base)):
+            raise InvalidRequest(
+                f"rope_base is {rope_base!r}; a number of at least 1 was expected", "rope_base"
+            )
         own = not isinstance(source, GGUF)
         gguf = source if isinstance(source, GGUF) else GGUF.open(source)
         try:
@@ -170,6 +177,11 @@ class LoadedModel:
             described = Described(gguf, RunConfig(n_ctx, kv_type, rope_scaling, rope_base), registry)
             tokenizer = _in_thread(lambda: _tokenizer_of(gguf))
             pages_each = -(-n_ctx // PAGE_SIZE)  # a page belongs to one sequence
+            if pages_each * n_parallel > _MOST:
+                raise InvalidRequest(
+                    f"{n_parallel} sequences of {n_ctx} positions are more than a cache holds; lower ctx or n_parallel",
+                    "n_parallel",
+                )
             n_slots = n_parallel if described.layout.states else 0
             cache = Cache(described.layout.pools, pages_each * PAGE_SIZE * n_parallel, n_slots)
             executor = _executor(described, cache, backend, kv_type, ubatch, threads, registry)

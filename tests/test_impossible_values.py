@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -120,3 +123,65 @@ def test_typed_hyperparameters() -> None:
         hp.integer("f")
     with pytest.raises(ModelFileError, match=r"a\.none is missing"):
         hp.number("none")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_parallel": 2**31 - 1},
+        {"ctx": True},
+        {"rope_base": -1.0},
+        {"rope_base": float("nan")},
+        {"threads": 0},
+        {"ubatch": -1},
+    ],
+    ids=str,
+)
+def test_impossible_options_of_loading(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ggfw.load(MODELS / "llama.gguf", **options)
+    assert caught.value.param in options
+
+
+def test_a_path_that_no_file_can_have() -> None:
+    with pytest.raises(ggfw.ModelNotFound):
+        ggfw.load("a\0b.gguf")
+
+
+def test_prompts_and_stops_of_the_wrong_type() -> None:
+    with ggfw.load(MODELS / "llama.gguf") as model:
+        for prompt in (None, 5, [1.5], ["a"]):
+            with pytest.raises(InvalidRequest, match="a prompt is a string or a sequence of token ids"):
+                model.generate(prompt, max_tokens=1)  # type: ignore[arg-type]
+        for stop in (5, [5], {"a": 1}):
+            with pytest.raises(InvalidRequest, match="stop is a string or a list"):
+                model.generate("a", max_tokens=1, stop=stop)  # type: ignore[arg-type]
+        assert model.generate(np.array([1, 2]), max_tokens=1).finish_reason == "length"  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_model_that_runs_in_the_parent_is_an_error_in_the_child() -> None:
+    """The engine's thread does not come along: without a check the child waits for ever."""
+    script = f"""
+import os, signal, sys, ggfw
+model = ggfw.load({str(MODELS / "llama.gguf")!r})
+model.generate("a", max_tokens=1)
+if os.fork() == 0:
+    signal.alarm(20)
+    try:
+        model.generate("a", max_tokens=1)
+    except ggfw.GgfwError as error:
+        print(error, flush=True)
+    model.close()
+    with ggfw.load({str(MODELS / "llama.gguf")!r}) as own:
+        print(own.generate("a", max_tokens=1).finish_reason, flush=True)
+    sys.exit(0)
+status = os.wait()[1]
+print(status, model.generate("a", max_tokens=1).finish_reason)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    said = done.stdout.splitlines()
+    assert "load the model after forking" in said[0] and said[1:] == ["length", "0 length"], done
+    assert not done.stderr

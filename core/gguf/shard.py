@@ -86,6 +86,8 @@ def open_shard(source: str | os.PathLike[str] | bytes | bytearray | memoryview) 
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (FileNotFoundError, NotADirectoryError):
         raise ModelNotFound(f"there is no file {path}; check the path or run `ggfw list`") from None
+    except ValueError:  # a zero byte or a lone surrogate: no path has one
+        raise ModelNotFound(f"there is no file {str(path)!r}; no path can be spelt like that") from None
     except IsADirectoryError:
         raise GGUFError(f"{path} is a folder, not a GGUF file; name a file in it") from None
     except PermissionError:
