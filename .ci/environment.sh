@@ -81,7 +81,8 @@ if [ "$(cat ".venv/.ggfw-$stage" 2>/dev/null)" != "$wanted" ]; then
     .venv/bin/python -m pip install -q 'cffi>=1.17'
     .venv/bin/python kernels_c/build.py
     echo "installing the dependencies (about a minute)"
-    .venv/bin/python -m pip install -q --editable ".$extras"
+    # setuptools warns that editable packages may be found twice; not with folders named unlike the package.
+    PYTHONWARNINGS=ignore .venv/bin/python -m pip install -q --editable ".$extras"
     echo "$wanted" >".venv/.ggfw-$stage"
 else
     .venv/bin/python kernels_c/build.py -q

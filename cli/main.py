@@ -118,6 +118,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         terminal.end_line()
         return 130
     except click.UsageError as exc:
+        if type(exc).__name__ == "NoArgsIsHelpError":  # since click 8.2: its message is the whole help
+            sys.stdout.flush()
+            click.echo(exc.format_message(), err=True)
+            return 2
         verb = exc.ctx.command_path if exc.ctx is not None else "ggfw"
         terminal.error(f"{_sentence(exc.format_message())} (see {verb} --help)")
         return 2

