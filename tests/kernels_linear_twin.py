@@ -360,19 +360,19 @@ def linear(
 def moe_linear(
     matrices: Matrices,
     x: Floats,
-    ids: NDArray[np.int32],
+    ids: NDArray[np.int32] | None,
     *,
     bias: Floats | None = None,
     expert_scale: Floats | None = None,
     n_threads: int = 2,
     shuffle: int | None = None,
 ) -> Floats:
-    """One MOE_LINEAR step: ``x`` is ``(rows, n_in)`` or ``(rows, k, n_in)``, ``ids`` ``(rows, k)``; gives
-    ``(rows, k, n_out)``."""
+    """One MOE_LINEAR step: ``x`` is ``(rows, n_in)`` or ``(rows, k, n_in)``, ``ids`` ``(rows, k)``, None = slot
+    s through matrix s; gives ``(rows, k, n_out)``."""
     f = ffi()
     step = f.new("ggfw_step *")
     step.op = MOE_LINEAR
-    n_rows, k = ids.shape
+    n_rows, k = ids.shape if ids is not None else x.shape[:2]
     weight = matrices.weights[0]
     step.weight[0] = weight
     params = step.params.moe
@@ -386,17 +386,18 @@ def moe_linear(
     raw, kind = input_rows(matrices.name, x.reshape(-1, matrices.n_in))
     raw = raw.reshape(n_rows, -1)
     out = np.full((n_rows, k * weight.n_out), np.nan, np.float32)
-    views = (
+    views = [
         (getattr(step, "in")[0], arena.add(raw, kind, x[0].size)),
-        (getattr(step, "in")[1], arena.add(ids, 1, k)),
         (step.out[0], arena.add(out, F32, k * weight.n_out)),
-    )
+    ]
+    if ids is not None:
+        views.append((getattr(step, "in")[1], arena.add(ids, 1, k)))
     for target, view in views:
         for key, value in view.items():
             setattr(target, key, value)
     memory = arena.build()
     run_chunks(matrices, step, memory, n_rows, n_threads=n_threads, prefetch=1024, shuffle=shuffle)
-    return read(memory, views[2][1], n_rows).reshape(n_rows, k, -1)
+    return read(memory, views[1][1], n_rows).reshape(n_rows, k, -1)
 
 
 def softcapped(y: NDArray[np.float64], cap: float) -> NDArray[np.float64]:

@@ -551,6 +551,20 @@ def test_copy_of_slots(unit: str) -> None:
         assert not rig.read(back, 13).reshape(13, 5, 6)[:, :, [0, 1, 5]].any()
 
 
+def test_copy_of_one_block_to_every_slot(unit: str) -> None:
+    x = np.random.default_rng(4).standard_normal((5, 3)).astype(np.float32)
+    with Rig(unit, max_rows=5) as rig:
+        a, all_slots = rig.buffer(3), rig.buffer(16)
+        params = {"slots": 4, "from": 0, "to": 4}
+        rig.step("copy", [a], [all_slots.columns(1, 12)], union="copy", params=params)
+        rig.start()
+        rig.write(a, x)
+        assert rig.run([Part(5)]) == OK
+        np.testing.assert_array_equal(
+            rig.read(all_slots, 5).reshape(5, 4, 4)[:, :, 1:], np.repeat(x[:, None], 4, 1)
+        )
+
+
 # -- experts -----------------------------------------------------------------------------------------------------------
 
 

@@ -164,10 +164,14 @@ def test_inner_axes_are_split_by_one_copy_per_part() -> None:
     x = stream(g, 24).heads(4, 6)
     a, b = g.split(x, 2, 4)
     assert a.shape == (4, 2) and b.shape == (4, 4)
-    g.output(hidden=g.select_outputs(g.concat(a, b)))
+    both = g.concat(b, a)
+    assert both.shape == (4, 6)
+    g.output(hidden=g.select_outputs(both.flat()))
     plan = make_plan(g, FakeKernels(F32), max_rows=4, max_outputs=4)
-    copies = [s.params for s in plan.steps if s.op == "copy" and s.params]
-    assert copies == [{"slots": 4, "from": 6, "to": 2}, {"slots": 4, "from": 6, "to": 4}]
+    apart = [{"slots": 4, "from": 6, "to": 2}, {"slots": 4, "from": 6, "to": 4}]
+    together = [{"slots": 4, "from": 4, "to": 6}, {"slots": 4, "from": 2, "to": 6}]
+    copies = [s.params for s in plan.steps if s.op == "copy"]
+    assert copies == [*apart, *together]
     with pytest.raises(ModelFileError, match="cannot be split"):
         g.split(x, 12, 12)
 

@@ -39,6 +39,21 @@ def test_moe(unit: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("name", ["F32", "Q8_0"])
+def test_without_ids_each_slot_has_its_matrix(unit: str, name: str) -> None:
+    rng = np.random.default_rng(6)
+    n_head, n_out, n_in = 5, 40, 64
+    rows = twin.random_rows(name, n_head * n_out, n_in, rng)
+    matrices = twin.Matrices(twin.library(unit), name, n_in, [rows], twin.MOE_LINEAR, n_head)
+    for n_rows in (1, 3, 300):
+        x = rng.standard_normal((n_rows, n_head, n_in)).astype(np.float32)
+        got = twin.moe_linear(matrices, x, None, shuffle=n_rows)
+        ids = np.tile(np.arange(n_head, dtype=np.int32), (n_rows, 1))
+        assert twin.error(got, want(name, rows, n_head, x, ids)) < 1e-6
+        np.testing.assert_array_equal(twin.moe_linear(matrices, x, ids), got)
+
+
+@pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("name", ["F32", "Q4_K"])
 def test_company_bias_and_scale(unit: str, name: str) -> None:
     """Bias and scale are the expert's; a row's result has the same bits alone and among 300 rows."""

@@ -105,6 +105,11 @@ def linear(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
     return y * F32(node.attrs["scale"]) if node.attrs["scale"] != 1.0 else y
 
 
+def linear_heads(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
+    """A matrix for each head."""
+    return np.einsum("thi,hoi->tho", x, step.tensor(node.attrs["weight"]), optimize=True).astype(F32)
+
+
 def norm(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
     """rms_norm, layer_norm and l2_norm over the last axis."""
     eps, kind = node.attrs["eps"], node.op
@@ -198,8 +203,9 @@ def split(step: ReferenceStep, node: Node, x: np.ndarray) -> tuple[np.ndarray, .
 
 
 def concat(step: ReferenceStep, node: Node, *parts: np.ndarray) -> np.ndarray:
-    """Columns after each other."""
-    return np.concatenate([_rows(p) for p in parts], axis=1)
+    """Last axes after each other; one head is repeated for all."""
+    shape = node.outputs[0].shape[:-1]
+    return np.concatenate([np.broadcast_to(p, (len(p), *shape, p.shape[-1])) for p in parts], axis=-1)
 
 
 def gather(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
@@ -268,6 +274,7 @@ REFERENCE: dict[str, Callable[..., Any]] = {
             gpt_oss_gate,
             embed,
             linear,
+            linear_heads,
             reduce,
             rope,
             attention,

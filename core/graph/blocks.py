@@ -17,6 +17,7 @@ from ggfw.graph.weights import WeightRef, Weights
 
 __all__ = [
     "expect_rows",
+    "expert_gate",
     "experts",
     "fused_swiglu",
     "gated_ffn",
@@ -33,6 +34,8 @@ __all__ = [
 Activation = Callable[[Tensor], Tensor]
 #: A function of gate and up.
 Gated = Callable[[Tensor, Tensor], Tensor]
+#: Values of ``expert_gating_func``.
+GATE_NUMBERS = {"softmax": 1, "sigmoid": 2, "softmax_weight": 3}
 
 
 # -- attention -------------------------------------------------------------------------------------------------------
@@ -183,6 +186,21 @@ def moe(
         scale=float(hp.get("expert_weights_scale", 0.0)) or 1.0,
     )
     return experts(g, h, ids, weights, b, gated or (lambda gate, up: g.silu(gate) * up))
+
+
+def expert_gate(hp: Hparams, default: str) -> str:
+    """Return the gate that ``expert_gating_func`` names, for :meth:`Graph.moe_route`.
+
+    Raises:
+        ModelFileError: a number that stands for none.
+    """
+    number = hp.get("expert_gating_func", GATE_NUMBERS[default])
+    names = {n: name for name, n in GATE_NUMBERS.items()}
+    if number not in names:
+        raise ModelFileError(
+            f"{hp.architecture}.expert_gating_func is {number}; expected one of {sorted(names)}"
+        )
+    return names[number]
 
 
 def experts(g: Graph, h: Tensor, ids: Tensor, weights: Tensor, b: Weights, gated: Gated) -> Tensor:

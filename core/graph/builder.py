@@ -104,6 +104,22 @@ class Graph(RecurrentOps):
             0
         ]
 
+    def linear_heads(self, x: Tensor, weight: WeightRef) -> Tensor:
+        """``W_h x_h`` for each head h, with a matrix of its own: x (n_head, n_in), weight (n_head, n_out, n_in).
+
+        Returns:
+            (n_head, n_out).
+        """
+        _check_rank(weight, 3)
+        n_head, n_out, n_in = weight.shape
+        if x.shape != (n_head, n_in):
+            raise ModelFileError(
+                f"tensor {weight.name} has shape {weight.shape}; its input {x} asks for "
+                f"({', '.join(map(str, x.shape[:1]))}, {n_out}, {x.shape[-1]})"
+            )
+        name = weight.name.removesuffix(".weight")
+        return self.node("linear_heads", (x,), ((n_head, n_out),), x.domain, name, weight=weight)[0]
+
     # -- norms ---------------------------------------------------------------------------------------------------
 
     def _norm(
@@ -305,16 +321,25 @@ class Graph(RecurrentOps):
 
         The parts of a row with one axis are views; with more axes each part is copied together.
         """
-        if sum(widths) != x.shape[-1]:
+        if sum(widths) != x.shape[-1] or min(widths) < 1:
             raise ModelFileError(f"{x} has {x.shape[-1]} columns and cannot be split into {widths}")
         shapes = tuple((*x.shape[:-1], n) for n in widths)
         return self.node("split", (x,), shapes, x.domain, f"{x.name}.part", widths=widths)
 
     def concat(self, *parts: Tensor) -> Tensor:
-        """Put the columns of several tensors after each other."""
+        """Put the last axes of several tensors after each other.
+
+        Parts with heads agree in their number; what has one head stands beside the columns of every head.
+        """
         if len({t.domain for t in parts}) != 1:
             raise GraphError("concat needs tensors with the same kind of rows")
-        return self.node("concat", parts, ((sum(t.width for t in parts),),), parts[0].domain)[0]
+        columns = sum(t.shape[-1] for t in parts)
+        if all(len(t.shape) == 1 for t in parts):
+            return self.node("concat", parts, ((columns,),), parts[0].domain)[0]
+        n_head = max(t.shape[0] for t in parts)
+        if any(len(t.shape) != 2 or t.shape[0] not in (1, n_head) for t in parts):
+            raise GraphError(f"concat needs the same number of heads, or one: {', '.join(map(repr, parts))}")
+        return self.node("concat", parts, ((n_head, columns),), parts[0].domain)[0]
 
     def select_outputs(self, x: Tensor) -> Tensor:
         """Keep only the rows that want logits or hidden states; called before the last norm."""
@@ -347,6 +372,16 @@ class Graph(RecurrentOps):
             raise GraphError(f"gate {gate!r} is unknown; {', '.join(GATES)} are")
         if not 0 < n_used <= logits.width:
             raise ModelFileError(f"expert_used_count is {n_used}; 1 to {logits.width} were expected")
+        n_group, n_group_used = groups
+        if n_group < 1 or logits.width % n_group or not 0 < n_group_used <= n_group:
+            raise ModelFileError(
+                f"{logits.width} experts cannot be chosen from {n_group_used} of {n_group} groups of equal size; "
+                "expert_count, expert_group_count and expert_group_used_count do not fit"
+            )
+        if n_used > logits.width // n_group * n_group_used:
+            raise ModelFileError(
+                f"expert_used_count is {n_used}; {n_group_used} groups hold {logits.width // n_group * n_group_used}"
+            )
         _check_vector(selection_bias, logits.width)
         ids, weights = self.node(
             "moe_route",

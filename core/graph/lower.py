@@ -242,8 +242,15 @@ class _Lowering(RecurrentLowering):
         }  # fmt: skip
         self._produce(step, *node.outputs)
 
+    def _linear_heads(self, node: Node) -> None:
+        """Experts that are not chosen: the matrix of each head."""
+        self._matrices(node, node.inputs[0], None)
+
     def _moe_linear(self, node: Node) -> None:
-        x, ids = node.inputs
+        self._matrices(node, *node.inputs)
+
+    def _matrices(self, node: Node, x: Tensor, ids: Tensor | None) -> None:
+        """Slot s of a row through matrix ids[s], or matrix s."""
         ref = node.attrs["weight"]
         ggml_type = self.kernels.weight_type(ref, "moe_linear")
         view = self._activation(x, ggml_type, "moe_linear")
@@ -252,8 +259,9 @@ class _Lowering(RecurrentLowering):
         step.consumes.insert(0, (x, view))
         step.kernels = self.kernels.pair("moe_linear", ggml_type)
         step.params = {
-            "n_expert": ref.shape[0], "n_used": ids.width, "per_slot_input": int(len(x.shape) == 2),
-            "bias": node.attrs["bias"], "expert_scale": node.attrs["expert_scale"],
+            "n_expert": ref.shape[0], "n_used": node.outputs[0].shape[0],
+            "per_slot_input": int(len(x.shape) == 2), "bias": node.attrs.get("bias"),
+            "expert_scale": node.attrs.get("expert_scale"),
         }  # fmt: skip
         self._produce(step, *node.outputs)
 
@@ -388,11 +396,14 @@ class _Lowering(RecurrentLowering):
 
     def _concat(self, node: Node) -> None:
         target = self._new(node.outputs[0])
+        *heads, columns = node.outputs[0].shape
         column = 0
         for t in node.inputs:
-            step = self._step("copy", node, [t])
-            step.outputs = [View(target.buffer, column, t.width)]
-            column += t.width * 4
+            step = self._step("copy", node, [t], union="copy")
+            if heads:  # one head is read again for every slot
+                step.params = {"slots": heads[0], "from": t.shape[-1] if t.shape[0] > 1 else 0, "to": columns}
+            step.outputs = [View(target.buffer, column, t.shape[-1] * (heads[0] if heads else 1))]
+            column += t.shape[-1] * 4
         step.produces = [(node.outputs[0], target)]
 
     def _gather(self, node: Node) -> None:

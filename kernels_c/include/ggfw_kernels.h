@@ -165,7 +165,9 @@ enum ggfw_op {
     GGFW_OP_GATHER = 9,       /* in[0]: ROWS -> out[0]: OUTPUTS */
     GGFW_OP_COPY = 10,        /* in[0] -> out[0] (column range of a concatenation, or of slots); see ggfw_copy */
     GGFW_OP_MOE_ROUTE = 11,   /* in[0]: router logits -> out[0]: I32 [k] ids, out[1]: F32 [k] weights; ggfw_moe */
-    GGFW_OP_MOE_LINEAR = 12,  /* in[0]: x ([n_in] or [k, n_in]), in[1]: ids; weight[0]: experts; out[0]: [k, n_out] */
+    /* in[0]: x ([n_in] or [k, n_in]), in[1]: ids; weight[0]: experts; out[0]: [k, n_out]. Without ids slot s uses
+     * matrix s, and k is their number. */
+    GGFW_OP_MOE_LINEAR = 12,
     GGFW_OP_MOE_SUM = 13,     /* in[0]: [k, n], in[1]: weights [k] (+ in[2] residual) -> out[0]: [n] */
     GGFW_OP_POOL = 14,        /* in[0]: ROWS or OUTPUTS -> out[0]: SEQUENCES; see ggfw_pooling */
     GGFW_OP_SAMPLE = 15,      /* in[0]: logits (OUTPUTS); runs batch->samplers into batch->sampled */
@@ -304,7 +306,8 @@ typedef struct ggfw_reduce {
 } ggfw_reduce;
 
 /* With slots > 1 a row is slots blocks of width / slots columns, `from` columns apart in in[0] and `to` apart in
- * out[0], whose widths count the columns that move. Else it is one block. */
+ * out[0], whose widths count the columns that move. With from = 0 in[0] is one block, which goes to every slot. Without
+ * slots a row is one block. */
 typedef struct ggfw_copy {
     int32_t slots;
     int32_t from;

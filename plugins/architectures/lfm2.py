@@ -11,16 +11,12 @@ Source: Liquid AI 2025 (2511.23404); tensor names as in ``llama_model_lfm2``; th
 """
 
 from ggfw.descriptors import ArchitectureSpec
-from ggfw.errors import ModelFileError
 from ggfw.graph import Architecture, Graph, Hparams, Rope, RunConfig, Tensor, Weights
-from ggfw.graph.blocks import expect_rows, experts, qkv, swiglu
+from ggfw.graph.blocks import expect_rows, expert_gate, experts, qkv, swiglu
 from ggfw.graph.mixers import expect_kernel, expect_kind
 from ggfw.hookspecs import hookimpl
 
 GGFW_PLUGIN_API = 1
-
-#: Values of ``expert_gating_func``.
-GATES = {1: "softmax", 2: "sigmoid", 3: "softmax_weight"}
 
 
 class Lfm2(Architecture):
@@ -65,16 +61,11 @@ def gated_conv(g: Graph, h: Tensor, b: Weights, hp: Hparams) -> Tensor:
 
 def moe(g: Graph, h: Tensor, b: Weights, hp: Hparams) -> Tensor:
     """SwiGLU experts, chosen with a bias that does not enter their weights."""
-    gate = GATES.get(hp.get("expert_gating_func", 2))
-    if gate is None:
-        raise ModelFileError(
-            f"{hp.architecture}.expert_gating_func is {hp.get('expert_gating_func')}; expected one of {sorted(GATES)}"
-        )
     expect_rows(b["ffn_gate_inp"], hp.n_expert, f"{hp.architecture}.expert_count {hp.n_expert}")
     ids, weights = g.moe_route(
         g.linear(h, b["ffn_gate_inp"]),
         hp.n_expert_used,
-        gate=gate,
+        gate=expert_gate(hp, "sigmoid"),
         selection_bias=b.get("exp_probs_b.bias"),
         scale=float(hp.get("expert_weights_scale", 0.0)) or 1.0,
     )

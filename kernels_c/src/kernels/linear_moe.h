@@ -4,6 +4,8 @@
  * weights are read and unpacked once; experts that nobody chose are not touched. Chunk counts must not depend on the
  * choice, so a chunk is (candidate, group of panels) with min(pairs, experts) candidates: with few pairs a candidate is
  * a pair, and it answers for its expert if no earlier pair has the same; with many it is the expert itself.
+ *
+ * Without ids there is no choice: slot s goes through matrix s (products by head). k is the number of matrices then.
  */
 #ifndef GGFW_LINEAR_MOE_H
 #define GGFW_LINEAR_MOE_H
@@ -40,6 +42,7 @@ static int64_t linear_moe_scratch_size(const ggfw_step *step, const ggfw_run *ru
 LINEAR_INLINE int32_t linear_moe_expert(const ggfw_step *step, const ggfw_run *run, int32_t row, int32_t slot)
 {
     const ggfw_view *ids = &step->in[1];
+    if (ids->width == 0) return slot;
     return ((const int32_t *)(run->arena + ids->offset + (int64_t)row * ids->stride))[slot];
 }
 
@@ -57,6 +60,11 @@ static void linear_moe_run(const ggfw_step *step, const ggfw_run *run, int32_t r
 
     int32_t expert = candidate;
     int64_t pair = 0; /* no pair before it has this expert */
+    int64_t next = 1; /* from one pair to the next that may have it */
+    if (step->in[1].width == 0) {
+        pair = expert;
+        next = k;
+    }
     if (pairs < weight->n_expert) {
         expert = linear_moe_expert(step, run, row_begin + candidate / k, candidate % k);
         for (pair = 0; pair < candidate; pair++)
@@ -74,7 +82,7 @@ static void linear_moe_run(const ggfw_step *step, const ggfw_run *run, int32_t r
     while (pair < pairs) {
         linear_rows x = { .n = 0 };
         float *out[LINEAR_MAX_ROWS];
-        for (; pair < pairs && x.n < block; pair++) {
+        for (; pair < pairs && x.n < block; pair += next) {
             const int32_t row = row_begin + (int32_t)(pair / k), slot = (int32_t)(pair % k);
             if (linear_moe_expert(step, run, row, slot) != expert) continue;
             x.at[x.n] = run->arena + step->in[0].offset + (int64_t)row * step->in[0].stride + slot * slot_bytes;
