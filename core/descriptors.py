@@ -13,16 +13,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ggfw.errors import PluginError
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def resolve(load: str | Callable[..., Any]) -> Any:
-    """Return the object that a ``load`` field names: ``"package.module:Name"`` is imported, a callable is itself."""
+    """Return the object that a ``load`` field names: ``"package.module:Name"`` is imported, a callable is itself.
+
+    Raises:
+        PluginError: it cannot be imported.
+    """
     if not isinstance(load, str):
         return load
     module, _, name = load.partition(":")
-    return getattr(importlib.import_module(module), name)
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as exc:
+        raise PluginError(
+            f"{load}, which a plugin names, cannot be imported ({type(exc).__name__}: {exc}); repair or uninstall "
+            "its package, or name the plugin in GGFW_DISABLE_PLUGINS"
+        ) from exc
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +58,12 @@ class Descriptor:
         """Return what is wrong with this descriptor, one sentence each; empty when it is usable."""
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             return [f"the name {self.name!r} does not match {_NAME.pattern}"]
-        return []
+        found = []
+        if not isinstance(self.priority, int):
+            found.append(f"priority is {self.priority!r}; an integer was expected")
+        if not isinstance(self.summary, str):
+            found.append(f"summary is {self.summary!r}; a string was expected")
+        return found
 
 
 def _target_problems(what: str, load: Any) -> list[str]:
@@ -76,6 +93,8 @@ class ArchitectureSpec(Descriptor):
         names = self.gguf_names
         if isinstance(names, str) or not names or not all(isinstance(n, str) and n for n in names):
             found.append("gguf_names must be a non-empty sequence of strings")
+        if self.match is not None and not callable(self.match):
+            found.append(f"match is {self.match!r}; expected a callable")
         return found
 
 

@@ -15,7 +15,17 @@ import pytest
 
 import ggfw
 from ggfw.cache import PAGE_SIZE, Cache, OutOfPages, PoolSpec
-from ggfw.errors import GgfwError, GraphError, InvalidRequest, ModelFileError, NonFiniteLogits
+from ggfw.descriptors import KernelBackend, resolve
+from ggfw.errors import (
+    BackendError,
+    GgfwError,
+    GraphError,
+    InvalidRequest,
+    ModelFileError,
+    NonFiniteLogits,
+    PluginError,
+)
+from ggfw.execute.library import kernel_library
 from ggfw.gguf import GGUF, gguf_bytes
 from ggfw.graph.hparams import Hparams
 
@@ -185,3 +195,25 @@ print(status, model.generate("a", max_tokens=1).finish_reason)
     said = done.stdout.splitlines()
     assert "load the model after forking" in said[0] and said[1:] == ["length", "0 length"], done
     assert not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("library", "said"),
+    [
+        (lambda: "/no/such/library.so", "/no/such/library.so"),
+        (lambda: sys.executable, "cannot be used"),
+        (lambda: [][1], "cannot say where its library is"),
+        ("no_such_module:path", "no_such_module"),
+    ],
+    ids=["missing", "not a library", "raises", "not importable"],
+)
+def test_a_backend_without_a_usable_library_says_the_way_out(library: Any, said: str) -> None:
+    with pytest.raises(BackendError, match="GGFW_DISABLE_PLUGINS=broken") as caught:
+        kernel_library(KernelBackend(name="broken", probe=lambda: 1, library=library))
+    assert said in str(caught.value)
+
+
+def test_what_a_plugin_names_but_does_not_have() -> None:
+    for load in ("no_such_module:X", "json:no_such_name"):
+        with pytest.raises(PluginError, match=load):
+            resolve(load)

@@ -223,6 +223,9 @@ WRONG = {
     "ArchitectureSpec(name='toy', gguf_names='a', load='m:C')": "gguf_names must be",
     "ArchitectureSpec(name='toy', gguf_names=('a',), load='m.C')": "expected a callable or 'package.module:Name'",
     "ArchitectureSpec(name=3, gguf_names=('a',), load='m:C')": "the name 3 does not match",
+    "ArchitectureSpec(name='toy', gguf_names=('a',), load='m:C', priority='high')": "priority is 'high'",
+    "ArchitectureSpec(name='toy', gguf_names=('a',), load='m:C', summary=None)": "summary is None",
+    "ArchitectureSpec(name='toy', gguf_names=('a',), load='m:C', match=5)": "match is 5; expected a callable",
     "Skill(name='toy', description='x', load='m:C')": "returned Skill, expected ArchitectureSpec",
     "Odd(name='toy', gguf_names=('a',), load='m:C')": "its check failed: RuntimeError: odd",
 }

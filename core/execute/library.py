@@ -89,15 +89,26 @@ def kernel_library(descriptor: KernelBackend, registry: Registry | None = None) 
     """Return a backend's library, opened on first use.
 
     Raises:
-        BackendError: it cannot be opened, or its ABI differs.
+        BackendError: it cannot be found or opened, is no kernel library, or its ABI differs.
     """
     n = native(registry)
-    path = resolve(descriptor.library)()
+    way_out = f"reinstall its package, or do without it: GGFW_DISABLE_PLUGINS={descriptor.name}"
+    try:
+        path = str(resolve(descriptor.library)())
+    except Exception as exc:
+        raise BackendError(
+            f"kernel backend {descriptor.name} cannot say where its library is ({type(exc).__name__}: {exc}); {way_out}"
+        ) from exc
     with _lock:
         if path in _libraries:
             return _libraries[path]
-        handle = _dlopen(n.ffi, path)
-        found = handle.ggfw_kernels_abi()
+        try:
+            handle = n.ffi.dlopen(path)
+            found = handle.ggfw_kernels_abi()
+        except (OSError, AttributeError, n.ffi.error) as exc:
+            raise BackendError(
+                f"the library {path} of kernel backend {descriptor.name} cannot be used ({exc}); {way_out}"
+            ) from exc
         if found != KERNELS_ABI:
             raise BackendError(
                 f"kernel backend {descriptor.name} speaks kernel ABI {found}, this core speaks {KERNELS_ABI}; "

@@ -33,9 +33,10 @@ class Hparams:
         Raises:
             ModelFileError: the key is missing and there is no default.
         """
-        full = self.last_key = f"{self.architecture}.{key}"
+        full = f"{self.architecture}.{key}"
         value = self.metadata.get(full)
         if value is not None:
+            self.last_key = full
             return value
         if default is _REQUIRED:
             raise ModelFileError(f"the key {full} is missing; the architecture {self.architecture} needs it")
@@ -102,7 +103,10 @@ class Hparams:
     @property
     def n_layer(self) -> int:
         """Layers of the trunk: ``block_count`` less the draft heads of multi-token prediction."""
-        n, n_draft = self.integer("block_count", least=1, most=_MOST_LAYERS), self.integer("nextn_predict_layers", 0)
+        n, n_draft = (
+            self.integer("block_count", least=1, most=_MOST_LAYERS),
+            self.integer("nextn_predict_layers", 0),
+        )
         if n_draft >= n:
             raise ModelFileError(
                 f"{self.architecture}.nextn_predict_layers is {n_draft}; fewer than the {n} of block_count expected"
