@@ -168,6 +168,10 @@ class Tokenizer:
             found = self._pieces[token] = self._encoder.piece(token)
         return found
 
+    def pieces(self) -> list[bytes]:
+        """:meth:`piece` of every token, made afresh: for tables over the whole vocabulary."""
+        return [self._encoder.piece(token) for token in range(len(self.vocab))]
+
     def _shown(self, token: int) -> bytes:
         found = self._shown_pieces.get(token)
         if found is None:

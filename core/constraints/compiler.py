@@ -1,0 +1,177 @@
+"""Grammars -> constraints: compiled once per content, copied for each answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ggfw.constraints.gbnf import to_lark
+from ggfw.constraints.grammar import Grammar
+from ggfw.constraints.limits import check_lark, check_size
+from ggfw.constraints.matcher import GrammarConstraint
+from ggfw.constraints.vocabulary import TokenTable
+from ggfw.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+    from ggfw.tokenizer import Tokenizer
+
+#: Compiled grammars that a compiler remembers.
+CACHED = 64
+#: ``\uXXXX`` for any character, surrogate pairs counted as one, lone surrogates refused. White space is bounded: small
+#: models fall into endless runs of it.
+JSON_OPTIONS = {"json_allow_general_unicode_escapes": True, "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,64}"}
+#: What building a lexer may cost: about half a second.
+LEXER_FUEL = 500_000
+#: Every tokenization of an allowed text is allowed: the mask is what it says, and not the tokens that llguidance would
+#: choose where the text is certain.
+NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
+_PLACE = re.compile(r"^at \d+\(\d+\): ")
+_UNIMPLEMENTED = re.compile(r"Unimplemented keys: \[(.*?)\]")
+
+
+class Compiler:
+    """Compiles grammars for one vocabulary. Thread-safe.
+
+    The vocabulary's prefix tree is built with the first grammar.
+
+    Args:
+        tokenizer: the vocabulary.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._compiled: OrderedDict[Grammar, GrammarConstraint] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def compile(self, grammar: Grammar) -> GrammarConstraint:
+        """A fresh constraint for one answer.
+
+        Raises:
+            InvalidRequest: the grammar is malformed, uses what is not supported (named), exceeds a bound, or
+                accepts no text at all; ``param`` is the grammar's.
+        """
+        with self._lock:
+            found = self._compiled.get(grammar)
+            if found is None:
+                found = self._compiled[grammar] = self._make(grammar)
+                if len(self._compiled) > CACHED:
+                    self._compiled.popitem(last=False)
+            else:
+                self._compiled.move_to_end(grammar)
+            return found.copy()
+
+    def _make(self, grammar: Grammar) -> GrammarConstraint:
+        table = TokenTable.of(self._tokenizer)
+        constraint = GrammarConstraint(table, self._matcher(grammar, table))
+        # The first mask also fills the lexer's cache, which all copies share.
+        if not constraint.mask().any() and not constraint.accepting:
+            why = constraint.failure
+            raise InvalidRequest(
+                f"the {_NAMES[grammar.kind]} accepts no text" + (f": {why}" if why else ""), grammar.param
+            )
+        return constraint
+
+    def _matcher(self, grammar: Grammar, table: TokenTable) -> LLMatcher:
+        from llguidance import LLMatcher, LLParserLimits
+
+        check_size(grammar.text, _NAMES[grammar.kind], grammar.param)
+        limits = LLParserLimits(verbose_errors=False, initial_lexer_fuel=LEXER_FUEL)
+        matcher = LLMatcher(table.ll, self._lark(grammar) + NO_FORCING, log_level=0, limits=limits)
+        if matcher.is_error():
+            raise InvalidRequest(_explain(grammar, matcher.get_error()), grammar.param)
+        return matcher
+
+    def _lark(self, grammar: Grammar) -> str:
+        """The grammar in llguidance's Lark dialect, its depth checked."""
+        text, param = grammar.text, grammar.param
+        if grammar.kind == "json_schema":
+            schema = json.loads(text)
+            if schema is False:
+                raise InvalidRequest("the JSON schema is false, which accepts no text", param)
+            schema = {} if schema is True else schema
+            return "start: %json " + json.dumps({**schema, "x-guidance": JSON_OPTIONS}, ensure_ascii=False)
+        if grammar.kind == "regex":
+            return _from_regex(text)
+        if grammar.kind == "choice":
+            # One expression: as lexemes of their own, which are matched greedily, "a" would hide in "ab".
+            return _from_regex("|".join(map(_escaped, json.loads(text))))
+        if grammar.kind == "gbnf":
+            text = to_lark(text, self._token, param)
+        check_lark(text, param)
+        return text
+
+    def _token(self, text: str) -> int | None:
+        """The single token that ``text`` is, control tokens included, or None."""
+        ids = self._tokenizer.encode(text, add_special=False, parse_special=True)
+        return ids[0] if len(ids) == 1 else None
+
+
+_NAMES = {
+    "json_schema": "JSON schema",
+    "regex": "regular expression",
+    "lark": "Lark grammar",
+    "gbnf": "GBNF grammar",
+    "choice": "list of choices",
+}
+
+
+def _from_regex(pattern: str) -> str:
+    from llguidance import LLMatcher
+
+    source = json.loads(LLMatcher.grammar_from_regex(pattern))
+    return str(source["grammars"][0]["lark_grammar"])
+
+
+def _escaped(text: str) -> str:
+    """A regular expression (Rust's syntax) for exactly ``text``."""
+    return "".join(c if c.isalnum() else f"\\x{{{ord(c):X}}}" for c in text)
+
+
+def _explain(grammar: Grammar, error: str) -> str:
+    """One sentence about why llguidance refused."""
+    name = _NAMES[grammar.kind]
+    error = error.replace("failed to compile JSON schema: ", "")
+    if grammar.kind in ("json_schema", "regex", "choice"):  # places in the Lark text around it say nothing
+        error = _PLACE.sub("", error)
+    missing = _UNIMPLEMENTED.search(error)
+    if missing:
+        keywords = [key.strip().strip('"') for key in missing[1].split(",")]
+        places = [f"{key!r}{_place(json.loads(grammar.text), key)}" for key in keywords]
+        plural = "s" if len(places) > 1 else ""
+        return (
+            f"the {name} uses the keyword{plural} {', '.join(places)}, which is not supported; leave it out"
+        )
+    if grammar.kind == "json_schema" and error.startswith("oneOf"):
+        where = _place(json.loads(grammar.text), "oneOf")
+        return (
+            f"the {name} uses the keyword 'oneOf'{where} with alternatives that may hold at the same time, which is "
+            "not supported; use 'anyOf', or give the alternatives a property with different constants"
+        )
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    what = next(
+        (line.removeprefix("error: ") for line in lines if line.startswith("error:")),
+        lines[0] if lines else "",
+    )
+    return f"the {name} cannot be used: {what[:300]}"
+
+
+def _place(schema: Any, keyword: str) -> str:
+    """Where ``keyword`` stands in the schema, for a message; level by level."""
+    level: list[tuple[str, Any]] = [("$", schema)]
+    while level:
+        below: list[tuple[str, Any]] = []
+        for path, value in level:
+            if isinstance(value, Mapping):
+                if keyword in value:
+                    return "" if path == "$" else f" (at {path})"
+                below += [(f"{path}.{key}", one) for key, one in value.items()]
+            elif isinstance(value, list):
+                below += [(f"{path}[{i}]", one) for i, one in enumerate(value)]
+        level = below
+    return ""

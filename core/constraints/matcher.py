@@ -1,0 +1,169 @@
+"""A compiled grammar at work on one answer: the state between two tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggfw.constraints.helper import submit
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+    from ggfw.constraints.vocabulary import TokenTable
+
+#: Masks that take longer are computed beside the model. Shorter ones are cheaper than waking another thread, and most
+#: are never asked for: a model that knows what it is to write draws allowed tokens.
+SLOW_MASK = 100e-6
+#: How much of the slowest mask so far is forgotten with each further one.
+FORGET = 0.05
+
+
+class GrammarConstraint:
+    """One answer's grammar state: the :class:`ggfw.sampling.MaskedConstraint` of llguidance. Not thread-safe.
+
+    Args:
+        table: the vocabulary.
+        matcher: a matcher of its own, in its first state.
+    """
+
+    def __init__(self, table: TokenTable, matcher: LLMatcher) -> None:
+        self.table = table
+        self._matcher = matcher
+        self._words: NDArray[np.uint32] = np.zeros(table.n_words, np.uint32)
+        self._fresh = False  # whether _words belong to the present state
+        self._job: Future[None] | None = None
+        self._slowest = np.inf  # seconds; the first mask meets an empty cache
+        self._ended = False  # whether the last token was one that ends the answer
+        self._asked = -1  # the token that was found allowed in the present state
+        #: Tokens accepted so far.
+        self.n_tokens = 0
+
+    # -- the protocol ---------------------------------------------------------------------------------------------
+
+    def allows(self, token: int) -> bool:
+        """Whether ``token`` may come next."""
+        self._join()
+        if self._ended or not 0 <= token < self.table.n_vocab:
+            return False
+        if self._matcher.is_stopped():
+            allowed = token in self.table.eog_ids and self.complete
+        else:
+            allowed = self._matcher.validate_tokens([token]) == 1
+        if allowed:
+            self._asked = token
+        return allowed
+
+    def accept(self, token: int) -> None:
+        """Advance by ``token``; one that is not allowed leaves the state untouched."""
+        if self._asked != token and not self.allows(token):
+            return
+        self._join()
+        self._matcher.consume_token(token)
+        self._ended = token in self.table.eog_ids
+        self._changed(1)
+
+    def first_bytes(self) -> NDArray[np.bool_]:
+        """(256,) bool: the bytes with which the next token may begin; index 0 also stands for tokens without bytes."""
+        lead = np.zeros(256, np.bool_)
+        lead[self.table.first_bytes[self.mask()]] = True
+        lead[0] = True
+        return lead
+
+    def first_byte(self, token: int) -> int:
+        """First byte of ``token``; 0 if it has none or ends the answer."""
+        return int(self.table.first_bytes[token])
+
+    def mask(self) -> NDArray[np.bool_]:
+        """(n_vocab,) bool: which tokens may come next."""
+        bits = np.unpackbits(self.bitmask().view(np.uint8), count=self.table.n_vocab, bitorder="little")
+        return bits.view(np.bool_)
+
+    def prepare(self) -> None:
+        """Begin to compute the mask in a helper thread, if the last ones took long enough to be worth it."""
+        if not self._fresh and self._job is None and self._slowest > SLOW_MASK:
+            self._job = submit(self._fill)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the grammar is satisfied and nothing but the end may follow."""
+        self._join()
+        return self._ended or (
+            self._matcher.is_stopped() and not self._matcher.is_error() and self._matcher.is_accepting()
+        )
+
+    # -- beyond it ------------------------------------------------------------------------------------------------
+
+    def bitmask(self) -> NDArray[np.uint32]:
+        """(n_words,) uint32, valid until the state changes: bit i % 32 of word i // 32 says whether token i may come."""
+        self._join()
+        if not self._fresh:
+            self._fill()
+        return self._words
+
+    @property
+    def accepting(self) -> bool:
+        """Whether the answer may end here."""
+        self._join()
+        return not self._matcher.is_error() and self._matcher.is_accepting()
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can follow although the grammar is not satisfied; None if all is well."""
+        self._join()
+        if self._matcher.is_error():
+            return self._matcher.get_error().split("\n", 1)[0] or "the grammar engine failed"
+        return None
+
+    def allowed_prefix(self, tokens: Sequence[int]) -> int:
+        """How many of ``tokens`` may follow one after the other; the state does not change (for drafts)."""
+        self._join()
+        return self._matcher.validate_tokens(list(tokens))
+
+    def rollback(self, n: int) -> None:
+        """Take the last ``n`` accepted tokens back."""
+        self._join()
+        self._matcher.rollback(n)
+        self._ended = self._ended and n == 0
+        self._changed(-n)
+
+    def copy(self) -> GrammarConstraint:
+        """An independent constraint in the same state."""
+        self._join()
+        out = GrammarConstraint(self.table, self._matcher.deep_copy())
+        out.n_tokens, out._slowest, out._ended = self.n_tokens, self._slowest, self._ended
+        return out
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _changed(self, n: int) -> None:
+        self._fresh = False
+        self._asked = -1
+        self.n_tokens += n
+
+    def _join(self) -> None:
+        """Wait for the helper: a matcher serves one thread at a time."""
+        job, self._job = self._job, None
+        if job is not None:
+            job.result()
+
+    def _fill(self) -> None:
+        words = self._words
+        begun = time.perf_counter()
+        if self._ended or self._matcher.is_stopped():
+            words[:] = 0
+            if not self._ended and not self._matcher.is_error() and self._matcher.is_accepting():
+                for token in self.table.eog_ids:
+                    words[token >> 5] |= np.uint32(1 << (token & 31))
+        else:
+            self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+            if self._matcher.is_error():  # then the words hold the end tokens
+                words[:] = 0
+        took = time.perf_counter() - begun
+        self._slowest = took if self._slowest == np.inf else max(took, self._slowest * (1 - FORGET))
+        self._fresh = True
