@@ -230,6 +230,8 @@ class SamplerStage(Descriptor):
         order: its place in the default chain (llama.cpp's stages stand at 100, 200, ...).
         load: ``make(params) -> stage | None``; None when its parameters switch it off.
         params: names of request parameters it reads, with their "off" values.
+        profile: for a stage that can be chosen as ``sampling_profile``: defaults of :class:`ggfw.sampling.Params` that
+            stand in for llama.cpp's; ``samplers`` among them names the stage.
     """
 
     kind: ClassVar[str] = "sampler_stages"
@@ -237,6 +239,7 @@ class SamplerStage(Descriptor):
     order: int
     load: str | Callable[..., Any]
     params: Mapping[str, Any] = field(default_factory=dict)
+    profile: Mapping[str, Any] | None = None
 
     def problems(self) -> list[str]:
         return super().problems() + _target_problems("load", self.load)

@@ -28,12 +28,16 @@ from ggfw.errors import (
 )
 from ggfw.handle import Handle
 from ggfw.output import Output
-from ggfw.request import Request, check_max_tokens, with_seed
+from ggfw.request import Request, check_logprobs, check_max_tokens, with_seed
 from ggfw.running import Running
-from ggfw.sampling import Sampler, StopStrings
+from ggfw.sampling import SamplerFactory, StopStrings, TokenLogprob, token_logprob
 from ggfw.scheduler import Scheduler, Step
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ggfw.chat.deltas import Delta
+    from ggfw.descriptors import SamplerStage
     from ggfw.model import LoadedModel
 
 T = TypeVar("T")
@@ -55,6 +59,7 @@ class Engine:
         self.model = model
         self.max_queue = max_queue
         self.n_steps = 0
+        self._samplers = SamplerFactory(model.tokenizer, _sampler_stages)
         executor = model.executor
         if n_parallel is None:
             n_parallel = getattr(model, "n_parallel", 1)
@@ -94,9 +99,13 @@ class Engine:
         self._check_process()
         limit = self._check(request)
         request.params = with_seed(request.params)
+        setup = self._samplers.setup(
+            request.params, ignore_eos=request.ignore_eos, n_logprobs=check_logprobs(request.logprobs)
+        )
         handle = Handle(request.id, self._on_cancel)
         decoder = self.model.tokenizer.decoder(special=request.special_tokens)
-        work = Running(request, handle, limit, Output(decoder, StopStrings(request.stop), request.parser))
+        output = Output(decoder, StopStrings(request.stop), request.parser)
+        work = Running(request, handle, limit, output, setup)
         with self._wake:
             if self._stopping:
                 raise GenerationError("the model is closed")
@@ -187,11 +196,11 @@ class Engine:
 
     def _start(self, work: Running) -> None:
         """Give an admitted request its sampler: native where possible, else a host row."""
-        request = work.request
-        if request.constraint is None:
-            work.native = self.model.executor.new_sampler(request.params, request.prompt)
+        request, setup = work.request, work.setup
+        if request.constraint is None and setup.host_reason is None:
+            work.native = self.model.executor.new_sampler(setup, request.prompt)
         if work.native is None:
-            work.host = Sampler(request.params)
+            work.host = setup.sampler()
             work.host.seed(request.prompt)
             work.host.constrain(request.constraint)
 
@@ -278,7 +287,13 @@ class Engine:
                     raise NonFiniteLogits("the model produced non-finite logits")
                 else:
                     token = sampled
-                self._take(work, token, now)
+                noted = None
+                if work.logprobs is not None:
+                    if sampled is None:
+                        noted = token_logprob(out.logits[row - 1], token, work.setup.n_logprobs or 0)
+                    else:
+                        noted = work.native.take_logprob()
+                self._take(work, token, now, noted)
             except Exception as error:
                 if not isinstance(error, GenerationError):
                     cause = error
@@ -286,8 +301,8 @@ class Engine:
                     error.__cause__ = cause
                 self._fail(work, error, "error")
 
-    def _take(self, work: Running, token: int, now: float) -> None:
-        """A request has drawn a token."""
+    def _take(self, work: Running, token: int, now: float, noted: TokenLogprob | None = None) -> None:
+        """A request has drawn a token; ``noted`` is its log-probability, where that was asked for."""
         tokens = work.tokens
         tokens.append(token)
         work.t_last = now
@@ -295,9 +310,14 @@ class Engine:
             work.t_first = now
         request = work.request
         if not request.ignore_eos and self.model.tokenizer.is_eog(token):
+            if noted is not None:
+                work.logprobs.push(noted, "")
             self._end(work, "stop")
             return
         deltas = work.output.push(token)
+        if noted is not None:
+            work.logprobs.push(noted, work.output.piece)
+            deltas = work.logprobs.attach(deltas)
         if deltas:
             work.handle._push(deltas)
         if work.output.matched is not None:
@@ -306,7 +326,7 @@ class Engine:
             self._end(work, "length")
 
     def _end(self, work: Running, reason: str) -> None:
-        deltas = work.output.finish()
+        deltas = self._last_deltas(work)
         if deltas:
             work.handle._push(deltas)
         result = work.result(reason, self.model.load_ms)
@@ -318,7 +338,7 @@ class Engine:
 
     def _fail(self, work: Running, error: Exception, reason: str) -> None:
         try:
-            deltas = work.output.finish()
+            deltas = self._last_deltas(work)
             if deltas:
                 work.handle._push(deltas)
         except Exception as broken:  # the parser is what failed: there is nothing more to give out
@@ -327,6 +347,11 @@ class Engine:
             error.partial = work.result(reason, self.model.load_ms)
         self._forget(work)
         work.handle._finish(None, error)
+
+    @staticmethod
+    def _last_deltas(work: Running) -> list[Delta]:
+        deltas = work.output.finish()
+        return deltas if work.logprobs is None else work.logprobs.attach(deltas)
 
     def _forget(self, work: Running) -> None:
         self.scheduler.remove(work)
@@ -375,6 +400,12 @@ def _close_all() -> None:
     """End all engines before the interpreter goes down: a step must not run while its memory is taken away."""
     for engine in list(_engines):
         engine.close()
+
+
+def _sampler_stages() -> Mapping[str, SamplerStage]:
+    from ggfw.registry import default_registry
+
+    return default_registry().sampler_stages
 
 
 def _capacity(cache: Any) -> int:

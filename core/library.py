@@ -109,9 +109,11 @@ class Model:
     """A loaded model with its engine. Close it, or use it as a context manager. Safe in any thread.
 
     Each generating method takes these keyword arguments besides its own: ``max_tokens`` (None or -1: to the end of
-    the context), ``stop`` (one or several strings), ``timeout`` (seconds), ``ignore_eos``, ``constraint``, and the
-    fields of :class:`ggfw.sampling.Params` (``temperature``, ``top_k``, ``seed`` …). What is not given, or None, comes
-    from the file's ``general.sampling.*``, then from llama.cpp's defaults. The async twins (``agenerate``, ``astream``,
+    the context), ``stop`` (one or several strings), ``timeout`` (seconds), ``ignore_eos``, ``constraint``, ``logprobs``
+    (how many of the likeliest tokens to give with the log-probability of each drawn one), and the fields of
+    :class:`ggfw.sampling.Params` (``temperature``, ``top_k``, ``seed`` …). What is not given, or None, comes from the
+    file's ``general.sampling.*``, then from llama.cpp's defaults, or from those of the system that ``sampling_profile``
+    names (``golem``, ``gopherllm`` or a plugin's). The async twins (``agenerate``, ``astream``,
     ``achat``, ``achat_stream``, ``aembed``) take the same arguments; abandoning them cancels the request.
 
     Args:
@@ -201,6 +203,8 @@ class Model:
         timeout: float | None = None,
         ignore_eos: bool = False,
         constraint: Constraint | None = None,
+        logprobs: int | None = None,
+        sampling_profile: str | None = None,
         parse_special: bool = False,
         special_tokens: bool = False,
         id: str | None = None,
@@ -219,7 +223,7 @@ class Model:
             ids = _ids(prompt)
         return Request(
             ids,
-            resolve_params(self.defaults, sampling),
+            resolve_params(self._defaults_of(sampling_profile), sampling),
             max_tokens=max_tokens,
             stop=_stops(stop),
             ignore_eos=ignore_eos,
@@ -227,7 +231,18 @@ class Model:
             timeout=timeout,
             special_tokens=special_tokens,
             id=id or new_id(),
+            logprobs=logprobs,
         )
+
+    def _defaults_of(self, profile_name: str | None) -> Params:
+        """The file's recommendations over a profile's defaults."""
+        if profile_name is None:
+            return self.defaults
+        from ggfw.registry import default_registry
+        from ggfw.sampling.profiles import profile
+
+        base = profile(profile_name, default_registry().sampler_stages)
+        return Params.from_metadata(self.loaded.gguf.metadata, base)
 
     def chat_prompt(
         self,

@@ -38,13 +38,15 @@ class Output:
         self._calls: list[dict[str, Any]] = []
         #: The stop string that ended the text, or None.
         self.matched: str | None = None
+        #: The text that became complete with the last token.
+        self.piece = ""
         #: Tokens that came while the reasoning block was open.
         self.reasoning_tokens = 0
         self._in_reasoning = False
 
     def push(self, token: int) -> list[Delta]:
         """Take a token; ``matched`` is set when a stop string is complete."""
-        piece = self._decoder.push(token)
+        self.piece = piece = self._decoder.push(token)
         deltas: list[Delta] = []
         if piece:
             shown, _ = self._stops.feed(piece)

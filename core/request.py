@@ -21,6 +21,11 @@ ALIASES = {
     "frequency_penalty": "penalty_freq",
     "presence_penalty": "penalty_present",
     "repeat_last_n": "penalty_last_n",
+    "typ_p": "typical_p",
+    "typical": "typical_p",
+    "dynatemp_exp": "dynatemp_exponent",
+    "mirostat_ent": "mirostat_tau",
+    "mirostat_lr": "mirostat_eta",
 }
 
 
@@ -38,12 +43,14 @@ class Request:
         params: sampling parameters; a seed of None or -1 is replaced by a fresh one at submission.
         max_tokens: tokens to draw at most; None or -1 means to the end of the context.
         stop: stop strings; the text ends before the first one. They are looked for in the raw text, reasoning included.
-        ignore_eos: go on after end-of-generation tokens, which then are tokens like others.
+        ignore_eos: never draw a token that ends the generation.
         constraint: a grammar or the like; makes the row a host row.
         timeout: seconds from submission after which the request fails with DeadlineExceeded; None = never.
         parser: splits the text into deltas; None = everything is text.
         special_tokens: whether the text shows control tokens.
         id: of the request, for logs.
+        logprobs: how many of the likeliest tokens to give with the log-probability of each drawn token, 0 for none
+            besides; None: no log-probabilities.
     """
 
     prompt: list[int]
@@ -56,6 +63,7 @@ class Request:
     parser: Parser | None = None
     special_tokens: bool = False
     id: str = field(default_factory=new_id)
+    logprobs: int | None = None
 
 
 def resolve_params(base: Params, given: dict[str, Any]) -> Params:
@@ -63,20 +71,46 @@ def resolve_params(base: Params, given: dict[str, Any]) -> Params:
 
     Args:
         base: the model's parameters (the file's recommendations over the defaults).
-        given: by the names of :class:`ggfw.sampling.Params`, or the aliases other programs use.
+        given: by the names of :class:`ggfw.sampling.Params`, the aliases other programs use, or parameters of plugins'
+            sampler stages.
 
     Raises:
         InvalidRequest: an unknown name (``param`` holds it) or an impossible value.
     """
     changes: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     for name, value in given.items():
         field_name = ALIASES.get(name, name)
-        if field_name not in base.__dataclass_fields__:
-            known = ", ".join(base.__dataclass_fields__)
-            raise InvalidRequest(f"unknown sampling parameter {name!r}; known: {known}", param=name)
+        known = field_name in base.__dataclass_fields__
+        if not known and not _is_plugin_parameter(name):
+            names = ", ".join(n for n in base.__dataclass_fields__ if n != "extra")
+            raise InvalidRequest(f"unknown sampling parameter {name!r}; known: {names}", param=name)
         if value is not None:
-            changes[field_name] = value
+            (changes if known else extra)[field_name] = value
+    if extra:
+        changes["extra"] = {**base.extra, **changes.get("extra", {}), **extra}
     return replace(base, **changes) if changes else base
+
+
+def _is_plugin_parameter(name: str) -> bool:
+    from ggfw.registry import default_registry
+
+    return any(name in stage.params for stage in default_registry().sampler_stages.values())
+
+
+def check_logprobs(value: Any) -> int | None:
+    """``logprobs`` as the engine wants it: how many of the likeliest tokens to note; None for nothing.
+
+    Raises:
+        InvalidRequest: not an integer, or negative.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidRequest(
+            f"logprobs must be a number of tokens, 0 or more, or None, not {value!r}", param="logprobs"
+        )
+    return value
 
 
 def with_seed(params: Params) -> Params:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ggfw.sampling.logprobs import TokenLogprob
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Result:
         stop: the stop string that ended the text, or None.
         seed: the seed that was used: with it, the same request gives the same answer.
         id: of the request.
+        logprobs: one per id of ``token_ids``, where the request asked for them, else None.
     """
 
     text: str = ""
@@ -96,6 +100,7 @@ class Result:
     stop: str | None = None
     seed: int = 0
     id: str = ""
+    logprobs: list[TokenLogprob] | None = None
 
     def __str__(self) -> str:
         return self.text

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ggfw.attribution import LogprobTrack
 from ggfw.cache import Sequence
 from ggfw.handle import Handle
 from ggfw.output import Output
 from ggfw.request import Request
 from ggfw.result import Result, Timings, Usage
-from ggfw.sampling import Sampler
+from ggfw.sampling import Sampler, SamplerSetup
 
 
 class Running:
@@ -24,16 +25,20 @@ class Running:
         sequence: its place in the cache, None while it waits.
         native: the executor's sampler of a free row, else None.
         host: the Python sampler of a host row, else None.
+        setup: what its samplers are made from.
+        logprobs: the log-probabilities of the drawn tokens, if they were asked for.
         n_fed: prompt tokens that are in the cache.
         n_cached: of them, those that needed no evaluation.
     """
 
     __slots__ = (
         "request", "handle", "limit", "output", "tokens", "sequence", "native", "host", "n_fed", "n_cached",
-        "t_submit", "t_start", "t_first", "t_last", "deadline",
+        "t_submit", "t_start", "t_first", "t_last", "deadline", "setup", "logprobs",
     )  # fmt: skip
 
-    def __init__(self, request: Request, handle: Handle, limit: int, output: Output) -> None:
+    def __init__(
+        self, request: Request, handle: Handle, limit: int, output: Output, setup: SamplerSetup
+    ) -> None:
         self.request = request
         self.handle = handle
         self.limit = limit
@@ -42,6 +47,8 @@ class Running:
         self.sequence: Sequence | None = None
         self.native: Any = None
         self.host: Sampler | None = None
+        self.setup = setup
+        self.logprobs = None if setup.n_logprobs is None else LogprobTrack()
         self.n_fed = 0
         self.n_cached = 0
         self.t_submit = time.perf_counter()
@@ -95,4 +102,5 @@ class Running:
             stop=output.matched,
             seed=self.request.params.seed or 0,
             id=self.request.id,
+            logprobs=None if self.logprobs is None else list(self.logprobs.entries),
         )

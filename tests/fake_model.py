@@ -50,6 +50,7 @@ class FakeTokenizer:
         self.bos_id, self.eos_id = self.specials["<s>"], self.specials["</s>"]
         self.add_bos = add_bos
         self.eog_ids = {self.specials[t] for t in EOG}
+        self.suppressed_ids: tuple[int, ...] = ()
 
     def id_of(self, text: str) -> int:
         return 256 + self.tokens.index(text)
@@ -183,7 +184,7 @@ class FakeExecutor:
     def abort(self) -> None:
         self._abort.set()
 
-    def new_sampler(self, params: Any, prompt: list[int]) -> Any:
+    def new_sampler(self, setup: Any, prompt: list[int]) -> Any:
         return NativeSampler() if self._native else None
 
     def close(self) -> None:

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ggfw.sampling.logprobs import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More text of the answer."""
+    """More text of the answer.
+
+    Args:
+        text: the text.
+        logprobs: of the tokens that became it, where the request asked for them.
+    """
 
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """More text of a reasoning block."""
+    """More text of a reasoning block; like :class:`TextDelta`."""
 
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +54,18 @@ def coalesce(deltas: Iterable[Delta]) -> list[Delta]:
     """Join neighbouring pieces of text, and of reasoning; nothing changes places."""
     out: list[Delta] = []
     run: list[str] = []
+    logprobs: list[TokenLogprob] = []
     kind: type[TextDelta] | type[ReasoningDelta] | None = None
     for delta in deltas:
+        if kind is not None and type(delta) is not kind:
+            out.append(kind("".join(run), tuple(logprobs)))
+            kind, run, logprobs = None, [], []
         if isinstance(delta, ToolCallDelta):
-            if kind is not None:
-                out.append(kind("".join(run)))
-                kind, run = None, []
             out.append(delta)
-        elif type(delta) is kind:
-            run.append(delta.text)
-        else:
-            if kind is not None:
-                out.append(kind("".join(run)))
-            kind, run = type(delta), [delta.text]
+            continue
+        kind = type(delta)
+        run.append(delta.text)
+        logprobs += delta.logprobs
     if kind is not None:
-        out.append(kind("".join(run)))
+        out.append(kind("".join(run), tuple(logprobs)))
     return out

@@ -14,7 +14,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from ggfw.cache import Sequence
-    from ggfw.sampling import Params
+    from ggfw.sampling import SamplerSetup
 
 
 class Wants(IntFlag):
@@ -92,8 +92,12 @@ class Executor(Protocol):
     def abort(self) -> None:
         """Ask a running step (of another thread) to stop as soon as it can."""
 
-    def new_sampler(self, params: Params, prompt: list[int]) -> Any:
-        """Return a native sampler whose penalty window holds ``prompt``, or None where there is none."""
+    def new_sampler(self, setup: SamplerSetup, prompt: list[int]) -> Any:
+        """Return a native sampler that has seen ``prompt``, or None where there is none.
+
+        Called only for setups without a ``host_reason``. With ``setup.n_logprobs`` its ``take_logprob()`` gives, after a
+        step, the :class:`ggfw.sampling.TokenLogprob` of the token that was drawn.
+        """
 
     def close(self) -> None:
         """Free everything; later calls fail."""

@@ -295,9 +295,9 @@ class NativeExecutor:
         """Ask a running step to stop; it does within one chunk of work."""
         self._lib.ggfw_executor_abort(self._executor)
 
-    def new_sampler(self, params: Params, prompt: list[int]) -> NativeSampler:
-        """Return a native sampler whose penalty window holds ``prompt``."""
-        sampler = NativeSampler(self._ffi, self._lib, params)
+    def new_sampler(self, setup: SamplerSetup, prompt: list[int]) -> NativeSampler:
+        """Return a native sampler that has seen ``prompt``."""
+        sampler = NativeSampler(self._ffi, self._lib, setup.params, setup.vocab, setup.n_logprobs)
         sampler.seed(prompt)
         return sampler
 

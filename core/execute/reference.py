@@ -116,7 +116,7 @@ class ReferenceExecutor:
         if self._aborted:
             raise GenerationError("the step was aborted")
 
-    def new_sampler(self, params: Any, prompt: list[int]) -> Any:
+    def new_sampler(self, setup: Any, prompt: list[int]) -> Any:
         """Return None: the reference has no native sampler."""
         return None
 

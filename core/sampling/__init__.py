@@ -10,9 +10,11 @@ from ggfw.sampling.build import SamplerVocab
 from ggfw.sampling.chain import Sampler
 from ggfw.sampling.constraint import Constraint
 from ggfw.sampling.dry import Breakers
+from ggfw.sampling.logprobs import TokenLogprob, TopLogprob, token_logprob
 from ggfw.sampling.order import DEFAULT_SAMPLERS, SAMPLERS
 from ggfw.sampling.params import Params, defaults
 from ggfw.sampling.rng import Pcg
+from ggfw.sampling.setup import SamplerFactory, SamplerSetup, host_reason
 from ggfw.sampling.stages import Candidates, Stage, StageContext
 from ggfw.sampling.stop import StopStrings
 
@@ -25,11 +27,17 @@ __all__ = [
     "Pcg",
     "SAMPLERS",
     "Sampler",
+    "SamplerFactory",
+    "SamplerSetup",
     "SamplerVocab",
     "Stage",
     "StageContext",
     "StopStrings",
+    "TokenLogprob",
+    "TopLogprob",
     "defaults",
     "greedy",
+    "host_reason",
     "softmax",
+    "token_logprob",
 ]

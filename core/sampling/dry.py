@@ -68,6 +68,15 @@ class Breakers:
                         longer.setdefault(token, set()).add(tails[tail])
         return cls(frozenset(single), {token: tuple(sorted(found)) for token, found in longer.items()})
 
+    def flat(self) -> list[int]:
+        """:attr:`longer` as numbers: id, number of tokens that follow, those tokens; and so on, ids rising."""
+        return [
+            number
+            for token in sorted(self.longer)
+            for tail in self.longer[token]
+            for number in (token, len(tail), *tail)
+        ]
+
     def limit(self, recent: Sequence[int]) -> int:
         """How many of the last tokens a repetition may have.
 

@@ -76,7 +76,129 @@ static void exp_differences_generic(const float *logits, int32_t n, float best, 
     for (int32_t i = 0; i < n; i++) terms[i] = exp_nonpositive((double)(logits[i] - best));
 }
 
+#if defined(__GNUC__)
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#else
+#define ALWAYS_INLINE inline
+#endif
+
+/* Lane by lane, so that compilers make vectors of it for whatever target it is inlined into. */
+static ALWAYS_INLINE int32_t moments_of(const float *row, int32_t n, double *mean, double *variance) {
+    double sums[LANES] = {0}, squares[LANES] = {0}, sum = 0.0, square = 0.0;
+    int32_t counts[LANES] = {0}, count = 0, i;
+    for (i = 0; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) {
+            const float x = row[i + j];
+            counts[j] += x > -INFINITY;
+            sums[j] += (double)(x > -INFINITY ? x : 0.0f);
+        }
+    for (int j = 0; i + j < n; j++) {
+        const float x = row[i + j];
+        counts[j] += x > -INFINITY;
+        sums[j] += (double)(x > -INFINITY ? x : 0.0f);
+    }
+    for (int j = 0; j < LANES; j++) {
+        sum += sums[j];
+        count += counts[j];
+    }
+    *mean = count ? sum / count : 0.0;
+    const double middle = *mean;
+    for (i = 0; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) {
+            const float x = row[i + j];
+            const double d = x > -INFINITY ? (double)x - middle : 0.0;
+            squares[j] += d * d;
+        }
+    for (int j = 0; i + j < n; j++) {
+        const float x = row[i + j];
+        const double d = x > -INFINITY ? (double)x - middle : 0.0;
+        squares[j] += d * d;
+    }
+    for (int j = 0; j < LANES; j++) square += squares[j];
+    *variance = count ? square / count : 0.0;
+    return count;
+}
+
+static int32_t moments_generic(const float *row, int32_t n, double *mean, double *variance) {
+    return moments_of(row, n, mean, variance);
+}
+
+#define NEGLIGIBLE 80.0f
+
+static double sum_exp_generic(const float *row, int32_t n, float best) {
+    double sum = 0.0;
+    for (int32_t i = 0; i < n; i++)
+        if (row[i] >= best - NEGLIGIBLE) sum += exp_nonpositive((double)row[i] - (double)best);
+    return sum;
+}
+
 #ifdef GGFW_SCAN_X86
+
+__attribute__((target("avx2"))) static int32_t moments_avx2(const float *row, int32_t n, double *mean,
+                                                            double *variance) {
+    return moments_of(row, n, mean, variance);
+}
+
+__attribute__((target("avx512f"))) static int32_t moments_avx512(const float *row, int32_t n, double *mean,
+                                                                 double *variance) {
+    return moments_of(row, n, mean, variance);
+}
+
+__attribute__((target("avx2"))) static double sum_exp_avx2(const float *row, int32_t n, float best) {
+    const __m256d rounder = _mm256_set1_pd(EXP_ROUNDER), middle = _mm256_set1_pd((double)best);
+    const __m256i one = _mm256_set1_epi64x((long long)1023 << 52);
+    const __m128 lowest = _mm_set1_ps(best - NEGLIGIBLE);
+    __m256d sum = _mm256_setzero_pd();
+    int32_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        const __m128 x = _mm_loadu_ps(row + i);
+        const __m128 near = _mm_cmpge_ps(x, lowest); /* false for NaN */
+        if (!_mm_movemask_ps(near)) continue;
+        const __m256d d = _mm256_sub_pd(_mm256_cvtps_pd(_mm_blendv_ps(lowest, x, near)), middle);
+        const __m256d shifted = _mm256_add_pd(_mm256_mul_pd(d, _mm256_set1_pd(LOG2_E)), rounder);
+        const __m256d k = _mm256_sub_pd(shifted, rounder);
+        const __m256d high = _mm256_sub_pd(d, _mm256_mul_pd(k, _mm256_set1_pd(LN2_HIGH)));
+        const __m256d r = _mm256_sub_pd(high, _mm256_mul_pd(k, _mm256_set1_pd(LN2_LOW)));
+        __m256d e = _mm256_set1_pd(exp_terms[2]); /* from 1/11! on: 1e-14 is enough here */
+        for (int j = 3; j < N_EXP_TERMS; j++)
+            e = _mm256_add_pd(_mm256_mul_pd(e, r), _mm256_set1_pd(exp_terms[j]));
+        const __m256i scale = _mm256_add_epi64(_mm256_slli_epi64(_mm256_castpd_si256(shifted), 52), one);
+        e = _mm256_mul_pd(e, _mm256_castsi256_pd(scale));
+        const __m256d used = _mm256_castsi256_pd(_mm256_cvtepi32_epi64(_mm_castps_si128(near)));
+        sum = _mm256_add_pd(sum, _mm256_and_pd(used, e));
+    }
+    double lanes[4];
+    _mm256_storeu_pd(lanes, sum);
+    return lanes[0] + lanes[1] + lanes[2] + lanes[3] + sum_exp_generic(row + i, n - i, best);
+}
+
+__attribute__((target("avx512f"))) static inline __m512d exp_avx512(__m512d d) {
+    const __m512d k = _mm512_roundscale_pd(_mm512_mul_pd(d, _mm512_set1_pd(LOG2_E)), 0);
+    __m512d r = _mm512_fnmadd_pd(k, _mm512_set1_pd(LN2_HIGH), d);
+    r = _mm512_fnmadd_pd(k, _mm512_set1_pd(LN2_LOW), r);
+    __m512d e = _mm512_set1_pd(exp_terms[2]);
+    for (int j = 3; j < N_EXP_TERMS; j++) e = _mm512_fmadd_pd(e, r, _mm512_set1_pd(exp_terms[j]));
+    return _mm512_scalef_pd(e, k);
+}
+
+__attribute__((target("avx512f"))) static double sum_exp_avx512(const float *row, int32_t n, float best) {
+    const __m512d middle = _mm512_set1_pd((double)best);
+    const __m512 lowest = _mm512_set1_ps(best - NEGLIGIBLE);
+    __m512d sum0 = _mm512_setzero_pd(), sum1 = sum0;
+    for (int32_t i = 0; i < n; i += 16) {
+        const __mmask16 valid = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xffff;
+        const __m512 x = _mm512_maskz_loadu_ps(valid, row + i);
+        const __mmask16 near = _mm512_mask_cmp_ps_mask(valid, x, lowest, _CMP_GE_OQ);
+        if (!near) continue;
+        const __m256 low = _mm512_castps512_ps256(x);
+        const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1));
+        const __m512d d0 = _mm512_maskz_sub_pd((__mmask8)near, _mm512_cvtps_pd(low), middle);
+        const __m512d d1 = _mm512_maskz_sub_pd((__mmask8)(near >> 8), _mm512_cvtps_pd(high), middle);
+        sum0 = _mm512_mask_add_pd(sum0, (__mmask8)near, sum0, exp_avx512(d0));
+        sum1 = _mm512_mask_add_pd(sum1, (__mmask8)(near >> 8), sum1, exp_avx512(d1));
+    }
+    return _mm512_reduce_add_pd(_mm512_add_pd(sum0, sum1));
+}
 
 /* The same for 4 at a time. AVX2 without FMA, also on AVX-512: no compiler is tempted to contract. */
 __attribute__((target("avx2"))) static void exp_differences_avx2(const float *logits, int32_t n, float best,
@@ -188,10 +310,10 @@ static int32_t best_isa(void) { return 0; }
 #endif
 
 static const ggfw_scan scans[] = {
-    {block_maxima_generic, positions_from_generic, exp_differences_generic},
+    {block_maxima_generic, positions_from_generic, exp_differences_generic, moments_generic, sum_exp_generic},
 #ifdef GGFW_SCAN_X86
-    {block_maxima_avx2, positions_from_avx2, exp_differences_avx2},
-    {block_maxima_avx512, positions_from_avx512, exp_differences_avx2},
+    {block_maxima_avx2, positions_from_avx2, exp_differences_avx2, moments_avx2, sum_exp_avx2},
+    {block_maxima_avx512, positions_from_avx512, exp_differences_avx2, moments_avx512, sum_exp_avx512},
 #endif
 };
 

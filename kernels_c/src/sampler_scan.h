@@ -19,6 +19,12 @@ typedef struct ggfw_scan {
     int32_t (*positions_from)(const float *row, int32_t n, float bound, int32_t *out);
     /* terms[i] = e^(logits[i] - best), the difference in float32, the rest in float64; best >= every logit. */
     void (*exp_differences)(const float *logits, int32_t n, float best, double *terms);
+    /* Mean and variance (a float64 two-pass sum) of the entries above -inf; returns their number. Sums are kept in 16
+     * interleaved lanes and those added from first to last: the same bits everywhere. */
+    int32_t (*moments)(const float *row, int32_t n, double *mean, double *variance);
+    /* Sum of e^(row[i] - best) in float64, within 1e-13; NaN and entries 80 below `best` (finite, the largest) count as
+     * nothing. Not the same bits everywhere. */
+    double (*sum_exp)(const float *row, int32_t n, float best);
 } ggfw_scan;
 
 /* The best version that processor, system and ggfw_sampler_isa() allow. */

@@ -101,6 +101,20 @@ static float bound_of(const float *maxima, int32_t n_blocks, int64_t k, ggfw_sel
     return bound > -FLT_MAX ? bound : -FLT_MAX;
 }
 
+/* Keep the k best of scratch->keys[0..m), in their order; returns how many are left. */
+static int32_t keep_best(ggfw_select_scratch *scratch, int64_t m, int64_t k) {
+    if (m <= k) return (int32_t)m;
+    if (!reserve(&scratch->other, &scratch->other_capacity, m)) return GGFW_SAMPLE_MEMORY;
+    const ggfw_key last = kth_smallest(scratch->keys, m, k, scratch->other);
+    int64_t kept = 0;
+    for (int64_t i = 0; i < m; i++) {
+        const ggfw_key key = scratch->keys[i];
+        scratch->keys[kept] = key;
+        kept += key <= last;
+    }
+    return (int32_t)kept;
+}
+
 int32_t ggfw_select_best(const float *row, int32_t n, int64_t k, ggfw_select_scratch *scratch) {
     if (n <= 0 || k <= 0) return 0;
     const ggfw_scan *scan = ggfw_scan_get();
@@ -133,16 +147,17 @@ int32_t ggfw_select_best(const float *row, int32_t n, int64_t k, ggfw_select_scr
             lowest = nextafterf(bound, INFINITY); /* enough that equal it; from here on only better ones */
         }
     }
-    if (m <= k) return (int32_t)m;
-    if (!reserve(&scratch->other, &scratch->other_capacity, m)) return GGFW_SAMPLE_MEMORY;
-    const ggfw_key last = kth_smallest(scratch->keys, m, k, scratch->other);
-    int64_t kept = 0;
-    for (int64_t i = 0; i < m; i++) {
-        const ggfw_key key = scratch->keys[i];
-        scratch->keys[kept] = key;
-        kept += key <= last;
-    }
-    return (int32_t)kept;
+    return keep_best(scratch, m, k);
+}
+
+int32_t ggfw_select_above(const float *row, int32_t n, float bound, int64_t k, ggfw_select_scratch *scratch) {
+    if (n <= 0 || k <= 0) return 0;
+    if (!reserve(&scratch->other, &scratch->other_capacity, (int64_t)n / 2 + 1)) return GGFW_SAMPLE_MEMORY;
+    int32_t *positions = (int32_t *)(void *)scratch->other;
+    const int32_t m = ggfw_scan_get()->positions_from(row, n, bound, positions);
+    if (!reserve(&scratch->keys, &scratch->keys_capacity, m)) return GGFW_SAMPLE_MEMORY;
+    for (int32_t i = 0; i < m; i++) scratch->keys[i] = ggfw_key_of(row[positions[i]], positions[i]);
+    return keep_best(scratch, m, k);
 }
 
 int32_t ggfw_sort_best(ggfw_select_scratch *scratch, int32_t m) {

@@ -41,6 +41,9 @@ void ggfw_select_scratch_free(ggfw_select_scratch *scratch);
 /* The k best entries above -inf, into scratch->keys by rising id. Returns their number or GGFW_SAMPLE_MEMORY. */
 int32_t ggfw_select_best(const float *row, int32_t n, int64_t k, ggfw_select_scratch *scratch);
 
+/* The k best of the entries from `bound` (> -inf) on, likewise. */
+int32_t ggfw_select_above(const float *row, int32_t n, float bound, int64_t k, ggfw_select_scratch *scratch);
+
 /* Sort scratch->keys[0..m), given by rising id, best first. 0 or GGFW_SAMPLE_MEMORY. */
 int32_t ggfw_sort_best(ggfw_select_scratch *scratch, int32_t m);
 
