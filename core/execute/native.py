@@ -19,7 +19,7 @@ from ggfw.gguf import GGUF
 from ggfw.graph.builder import Graph
 from ggfw.graph.lower import make_plan
 from ggfw.graph.plan import I32, View
-from ggfw.sampling import Params
+from ggfw.sampling import SamplerSetup
 from ggfw.sampling.native import NativeSampler
 from ggfw.weights import NativeWeights
 
