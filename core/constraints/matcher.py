@@ -100,7 +100,7 @@ class GrammarConstraint:
     # -- beyond it ------------------------------------------------------------------------------------------------
 
     def bitmask(self) -> NDArray[np.uint32]:
-        """(n_words,) uint32, valid until the state changes: bit i % 32 of word i // 32 says whether token i may come."""
+        """(n_words,) uint32, valid until the state changes: bit i % 32 of word i // 32 says whether i may come next."""
         self._join()
         if not self._fresh:
             self._fill()

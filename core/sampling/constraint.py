@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ggfw.sampling.arithmetic import Ids
+from ggfw.sampling.arithmetic import F32, NEG_INF, Ids
 
 
 @runtime_checkable
@@ -32,8 +32,39 @@ class Constraint(Protocol):
         ...
 
 
+@runtime_checkable
+class MaskedConstraint(Constraint, Protocol):
+    """A constraint that can say everything at once. It also knows when it is satisfied."""
+
+    #: Whether nothing but the end may follow.
+    complete: bool
+    #: Why nothing may follow although the constraint is not satisfied; None if all is well.
+    failure: str | None
+
+    def mask(self) -> NDArray[np.bool_]:
+        """(n_vocab,) bool: which tokens may come next, exactly those that :meth:`allows` allows."""
+        ...
+
+    def prepare(self) -> None:
+        """The next question comes in a while: a chance to begin with the mask in another thread."""
+        ...
+
+
+def masked_row(row: F32, constraint: MaskedConstraint) -> F32 | None:
+    """A row of logits (n_vocab,) with everything that is refused at -inf; None if nothing finite is left."""
+    mask = constraint.mask()
+    if mask.size < row.size:  # logits that belong to no token
+        mask = np.concatenate([mask, np.zeros(row.size - mask.size, np.bool_)])
+    out = np.where(mask[: row.size], row, NEG_INF)
+    return out if out.size and out.max() > NEG_INF else None
+
+
 def allowed_ids(constraint: Constraint, ids: Ids) -> Ids:
     """Those of ``ids`` that the constraint allows, in their order; the cheap question about the lead byte is first."""
+    if isinstance(constraint, MaskedConstraint):
+        mask = constraint.mask()
+        ids = ids[ids < mask.size]
+        return ids[mask[ids]]
     lead = constraint.first_bytes()
     return np.asarray(
         [i for i in ids.tolist() if lead[constraint.first_byte(i)] and constraint.allows(i)], dtype=np.int64

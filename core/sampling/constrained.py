@@ -1,0 +1,75 @@
+"""A sampler under a constraint that knows its mask: the same protocol for the Python and for the native chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ggfw.errors import NonFiniteLogits
+from ggfw.sampling.constraint import MaskedConstraint, masked_row
+
+
+class Chain(Protocol):
+    """What :class:`ggfw.sampling.Sampler` and its native twin have in common."""
+
+    def seed(self, ids: Iterable[int]) -> None:
+        """Take the prompt in."""
+
+    def accept(self, token: int) -> None:
+        """Take a token in."""
+
+    def pick(self, row: ArrayLike) -> int:
+        """One token for a row of logits."""
+
+
+class ConstrainedSampler:
+    """Draw, ask once, and on refusal draw again from the same row with everything refused at -inf.
+
+    The result does not depend on when the mask was computed, nor on whether it was needed.
+
+    Args:
+        chain: draws; any penalties and random numbers are its own.
+        constraint: in its first state.
+    """
+
+    def __init__(self, chain: Chain, constraint: MaskedConstraint) -> None:
+        self.chain = chain
+        self.constraint = constraint
+        #: How often the first draw was refused.
+        self.n_refused = 0
+
+    def seed(self, ids: Iterable[int]) -> None:
+        """Take the prompt in; the constraint does not see it."""
+        self.chain.seed(ids)
+
+    def accept(self, token: int) -> None:
+        """Say that ``token`` entered the text."""
+        self.chain.accept(token)
+        self.constraint.accept(token)
+
+    def prepare(self) -> None:
+        """Before the model runs: the constraint may compute its mask meanwhile."""
+        self.constraint.prepare()
+
+    def pick(self, row: ArrayLike) -> int:
+        """One token for a row of raw logits (n_vocab,) float32, which is not written to.
+
+        If nothing in the vocabulary is allowed, the refused token is returned (the caller may ask and stop).
+
+        Raises:
+            NonFiniteLogits: the row has no logit above -inf.
+        """
+        token = self.chain.pick(row)
+        if self.constraint.allows(token):
+            return token
+        self.n_refused += 1
+        masked = masked_row(np.asarray(row, np.float32), self.constraint)
+        if masked is None:
+            return token
+        try:
+            return self.chain.pick(masked)
+        except NonFiniteLogits:  # what is allowed has been biased away
+            return token
