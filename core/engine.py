@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ggfw.cache import OutOfPages
@@ -31,6 +32,8 @@ from ggfw.output import Output
 from ggfw.request import Request, check_logprobs, check_max_tokens, with_seed
 from ggfw.running import Running
 from ggfw.sampling import SamplerFactory, StopStrings, TokenLogprob, token_logprob
+from ggfw.sampling.constrained import ConstrainedSampler
+from ggfw.sampling.constraint import MaskedConstraint
 from ggfw.scheduler import Scheduler, Step
 
 if TYPE_CHECKING:
@@ -196,13 +199,24 @@ class Engine:
 
     def _start(self, work: Running) -> None:
         """Give an admitted request its sampler: native where possible, else a host row."""
-        request, setup = work.request, work.setup
-        if request.constraint is None and setup.host_reason is None:
+        request, setup, constraint = work.request, work.setup, work.request.constraint
+        native = setup.host_reason is None
+        if isinstance(constraint, MaskedConstraint):
+            # Python has to ask the constraint, so the row is a host row; the native chain serves it all the same.
+            chain = None
+            if native:
+                chain = self.model.executor.new_sampler(replace(setup, n_logprobs=None), request.prompt)
+            if chain is None:
+                chain = setup.sampler()
+                chain.seed(request.prompt)
+            work.host, work.masked = ConstrainedSampler(chain, constraint), constraint
+            return
+        if constraint is None and native:
             work.native = self.model.executor.new_sampler(setup, request.prompt)
         if work.native is None:
             work.host = setup.sampler()
             work.host.seed(request.prompt)
-            work.host.constrain(request.constraint)
+            work.host.constrain(constraint)
 
     # -- the thread -----------------------------------------------------------------------------------------------
 
@@ -254,6 +268,9 @@ class Engine:
         with self._step_lock:
             self._in_step = step.work
         out, failed = None, None
+        for work in step.work:
+            if work.masked is not None:
+                work.masked.prepare()
         try:
             out = self.model.executor.step(step.batch)
         except Exception as exception:
@@ -282,6 +299,9 @@ class Engine:
                 if sampled is None:
                     assert out.logits is not None and work.host is not None
                     token = work.host.pick(out.logits[row - 1])
+                    if work.masked is not None and not work.masked.allows(token):
+                        self._stuck(work)
+                        continue
                     work.host.accept(token)
                 elif sampled < 0:
                     raise NonFiniteLogits("the model produced non-finite logits")
@@ -320,10 +340,19 @@ class Engine:
             deltas = work.logprobs.attach(deltas)
         if deltas:
             work.handle._push(deltas)
-        if work.output.matched is not None:
+        if work.output.matched is not None or (work.masked is not None and work.masked.complete):
             self._end(work, "stop")
         elif len(tokens) >= work.limit:
             self._end(work, "length")
+
+    def _stuck(self, work: Running) -> None:
+        """The constraint allows no token at all, or the parameters forbid all that it allows."""
+        assert work.masked is not None
+        if work.masked.complete:
+            self._end(work, "stop")
+            return
+        why = work.masked.failure or "every token it allows is suppressed"
+        raise GenerationError(f"the constraint of request {work.request.id} leads nowhere: {why}")
 
     def _end(self, work: Running, reason: str) -> None:
         deltas = self._last_deltas(work)

@@ -12,6 +12,8 @@ from ggfw.output import Output
 from ggfw.request import Request
 from ggfw.result import Result, Timings, Usage
 from ggfw.sampling import Sampler, SamplerSetup
+from ggfw.sampling.constrained import ConstrainedSampler
+from ggfw.sampling.constraint import MaskedConstraint
 
 
 class Running:
@@ -25,6 +27,7 @@ class Running:
         sequence: its place in the cache, None while it waits.
         native: the executor's sampler of a free row, else None.
         host: the Python sampler of a host row, else None.
+        masked: the constraint of a host row, if it knows its mask.
         setup: what its samplers are made from.
         logprobs: the log-probabilities of the drawn tokens, if they were asked for.
         n_fed: prompt tokens that are in the cache.
@@ -33,7 +36,7 @@ class Running:
 
     __slots__ = (
         "request", "handle", "limit", "output", "tokens", "sequence", "native", "host", "n_fed", "n_cached",
-        "t_submit", "t_start", "t_first", "t_last", "deadline", "setup", "logprobs",
+        "t_submit", "t_start", "t_first", "t_last", "deadline", "setup", "logprobs", "masked",
     )  # fmt: skip
 
     def __init__(
@@ -46,7 +49,8 @@ class Running:
         self.tokens: list[int] = []
         self.sequence: Sequence | None = None
         self.native: Any = None
-        self.host: Sampler | None = None
+        self.host: Sampler | ConstrainedSampler | None = None
+        self.masked: MaskedConstraint | None = None
         self.setup = setup
         self.logprobs = None if setup.n_logprobs is None else LogprobTrack()
         self.n_fed = 0
@@ -70,7 +74,7 @@ class Running:
         if self.sequence is not None:
             self.sequence.close()
             self.sequence = None
-        self.native = self.host = None
+        self.native = self.host = self.masked = None
 
     def result(self, reason: str, load_ms: float = 0.0) -> Result:
         """The result as it stands now."""

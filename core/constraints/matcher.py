@@ -49,6 +49,8 @@ class GrammarConstraint:
     def allows(self, token: int) -> bool:
         """Whether ``token`` may come next."""
         self._join()
+        if token == self._asked:
+            return True
         if self._ended or not 0 <= token < self.table.n_vocab:
             return False
         if self._matcher.is_stopped():
@@ -61,7 +63,7 @@ class GrammarConstraint:
 
     def accept(self, token: int) -> None:
         """Advance by ``token``; one that is not allowed leaves the state untouched."""
-        if self._asked != token and not self.allows(token):
+        if not self.allows(token):
             return
         self._join()
         self._matcher.consume_token(token)
