@@ -149,6 +149,7 @@ class MinP:
         self._min_keep = max(1, min_keep)
 
     def bound(self, row: F32) -> np.float32 | None:
+        """The least logit that is kept of a row; None when ``min_keep`` may ask for more."""
         return row.max() + self._log_p if self._min_keep == 1 else None
 
     def apply(self, c: Candidates, context: StageContext) -> Candidates:
