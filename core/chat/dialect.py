@@ -6,6 +6,7 @@ A dialect is a plugin (hook ``ggfw_register_chat_dialects``). The one here is th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta
@@ -22,6 +23,21 @@ class Parser(Protocol):
 
     def finish(self) -> list[Delta]:
         """The answer is over: give out what was held back."""
+
+
+@dataclass(frozen=True)
+class Reasoning:
+    """The block of reasoning with which an answer may begin, as constraints need to know it.
+
+    Args:
+        close: the text that ends it; the answer stands behind it.
+        inside: whether the prompt has opened it already.
+        open: the text that opens it, where the model does that itself.
+    """
+
+    close: str
+    inside: bool
+    open: str = ""
 
 
 class Dialect:
@@ -42,6 +58,17 @@ class Dialect:
     def parser(self, prompt: str) -> Parser:
         """A parser for one answer to the rendered ``prompt`` (whose end may already have opened a block)."""
         return ThinkParser(opened_by(prompt))
+
+    def reasoning(self, prompt: str) -> Reasoning | None:
+        """The block that may stand in front of the answer to the rendered ``prompt``; None: there is none.
+
+        A constraint on the answer begins behind it.
+        """
+        if opened_by(prompt):
+            return Reasoning(CLOSE, inside=True)
+        if prompt.rstrip().endswith(CLOSE):  # the template has switched reasoning off by an empty block
+            return None
+        return Reasoning(CLOSE, inside=False, open=OPEN)
 
 
 class PlainParser:

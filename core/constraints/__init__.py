@@ -7,5 +7,7 @@
 from ggfw.constraints.compiler import Compiler
 from ggfw.constraints.grammar import Grammar
 from ggfw.constraints.matcher import GrammarConstraint
+from ggfw.constraints.options import grammar_option
+from ggfw.constraints.reasoning import AfterReasoning
 
-__all__ = ["Compiler", "Grammar", "GrammarConstraint"]
+__all__ = ["AfterReasoning", "Compiler", "Grammar", "GrammarConstraint", "grammar_option"]

@@ -13,6 +13,7 @@ from ggfw.constraints.gbnf import to_lark
 from ggfw.constraints.grammar import Grammar
 from ggfw.constraints.limits import check_lark, check_size
 from ggfw.constraints.matcher import GrammarConstraint
+from ggfw.constraints.reasoning import single_token
 from ggfw.constraints.vocabulary import TokenTable
 from ggfw.errors import InvalidRequest
 
@@ -107,9 +108,7 @@ class Compiler:
         return text
 
     def _token(self, text: str) -> int | None:
-        """The single token that ``text`` is, control tokens included, or None."""
-        ids = self._tokenizer.encode(text, add_special=False, parse_special=True)
-        return ids[0] if len(ids) == 1 else None
+        return single_token(self._tokenizer, text)
 
 
 _NAMES = {

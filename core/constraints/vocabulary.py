@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,7 +61,18 @@ class TokenTable:
             source, eos_token=sorted(self.eog_ids) or None, slices=LLTokenizer.json_slices()
         )
         source.tokens = source._gtokenizer.tokens = []  # the tree has its own copy
+        self._tokenizer = weakref.ref(tokenizer)
+        self._ids: dict[str, list[int]] = {}
         self.n_words = (self.ll.vocab_size + 31) // 32
+
+    def ids_where(self, name: str, test: Callable[[bytes], bool]) -> list[int]:
+        """Ids of the tokens whose bytes pass ``test``; found once per ``name``."""
+        found = self._ids.get(name)
+        if found is None:
+            tokenizer = self._tokenizer()
+            assert tokenizer is not None
+            found = self._ids[name] = [i for i, piece in enumerate(tokenizer.pieces()) if test(piece)]
+        return found
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> TokenTable:
