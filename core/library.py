@@ -28,6 +28,7 @@ from ggfw.sampling import Constraint, Params
 
 if TYPE_CHECKING:
     from ggfw.chat.template import ChatTemplate, Prompt
+    from ggfw.constraints import Compiler, Grammar
     from ggfw.gguf import GGUF
     from ggfw.model import LoadedModel
     from ggfw.models import Folders
@@ -113,8 +114,11 @@ class Model:
     (how many of the likeliest tokens to give with the log-probability of each drawn one), and the fields of
     :class:`ggfw.sampling.Params` (``temperature``, ``top_k``, ``seed`` …). What is not given, or None, comes from the
     file's ``general.sampling.*``, then from llama.cpp's defaults, or from those of the system that ``sampling_profile``
-    names (``golem``, ``gopherllm`` or a plugin's). The async twins (``agenerate``, ``astream``,
-    ``achat``, ``achat_stream``, ``aembed``) take the same arguments; abandoning them cancels the request.
+    names (``golem``, ``gopherllm`` or a plugin's). What the answer must look like is said by one of ``schema`` (a JSON
+    schema), ``json`` (True: any JSON object), ``regex``, ``choice`` (a list of texts), ``grammar`` (GBNF or Lark, or a
+    :class:`ggfw.constraints.Grammar`), or by a ``constraint`` of one's own; reasoning stays free. The async twins
+    (``agenerate``, ``astream``, ``achat``, ``achat_stream``, ``aembed``) take the same arguments; abandoning them cancels
+    the request.
 
     Args:
         loaded: the loaded model; :meth:`close` closes it too.
@@ -203,6 +207,11 @@ class Model:
         timeout: float | None = None,
         ignore_eos: bool = False,
         constraint: Constraint | None = None,
+        schema: Mapping[str, Any] | bool | str | Grammar | None = None,
+        grammar: str | Grammar | None = None,
+        regex: str | None = None,
+        json: bool = False,
+        choice: Sequence[str] | None = None,
         logprobs: int | None = None,
         sampling_profile: str | None = None,
         parse_special: bool = False,
@@ -214,6 +223,7 @@ class Model:
 
         Args:
             prompt: text (BOS is added where the file asks for it) or token ids, taken as they are.
+            schema, grammar, regex, json, choice: see :class:`Model`.
             parse_special: recognise control tokens in the text; off, text stays text.
             special_tokens: show control tokens in the answer.
         """
@@ -227,12 +237,28 @@ class Model:
             max_tokens=max_tokens,
             stop=_stops(stop),
             ignore_eos=ignore_eos,
-            constraint=constraint,
+            constraint=constraint
+            or self._constraint(schema=schema, grammar=grammar, regex=regex, json=json, choice=choice),
             timeout=timeout,
             special_tokens=special_tokens,
             id=id or new_id(),
             logprobs=logprobs,
         )
+
+    def _constraint(self, **options: Any) -> Constraint | None:
+        if not any(value is not None and value is not False for value in options.values()):
+            return None
+        from ggfw.constraints import grammar_option
+
+        grammar = grammar_option(**options)
+        return None if grammar is None else self.compiler.compile(grammar)
+
+    @cached_property
+    def compiler(self) -> Compiler:
+        """Compiles grammars for this model's vocabulary."""
+        from ggfw.constraints import Compiler
+
+        return Compiler(self.tokenizer)
 
     def _defaults_of(self, profile_name: str | None) -> Params:
         """The file's recommendations over a profile's defaults."""
@@ -287,6 +313,11 @@ class Model:
         stops = (*_stops(stop), *self.template.stops, *dialect.stops)
         request = self.request(ids, stop=stops, special_tokens=dialect.special_tokens, **more)
         request.parser = dialect.parser(prompt.text)
+        if request.constraint is not None:
+            from ggfw.constraints import after_reasoning
+
+            block = dialect.reasoning(prompt.text)
+            request.constraint = after_reasoning(request.constraint, self.tokenizer, block)
         return request
 
     def submit(self, request: Request) -> Handle:
