@@ -8,6 +8,6 @@ from ggfw.constraints.compiler import Compiler
 from ggfw.constraints.grammar import Grammar
 from ggfw.constraints.matcher import GrammarConstraint
 from ggfw.constraints.options import grammar_option
-from ggfw.constraints.reasoning import AfterReasoning
+from ggfw.constraints.reasoning import AfterReasoning, after_reasoning
 
-__all__ = ["AfterReasoning", "Compiler", "Grammar", "GrammarConstraint", "grammar_option"]
+__all__ = ["AfterReasoning", "Compiler", "Grammar", "GrammarConstraint", "after_reasoning", "grammar_option"]

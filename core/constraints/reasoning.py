@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggfw.constraints.matcher import GrammarConstraint
+from ggfw.sampling.constraint import Constraint
 
 if TYPE_CHECKING:
     from ggfw.chat.dialect import Reasoning
@@ -43,11 +44,6 @@ class AfterReasoning:
         self._tail = b""  # the end of the block's text, where the closing mark may have begun
         self._n_space = 0
         self._tokenizer = tokenizer
-
-    @staticmethod
-    def applies(tokenizer: Tokenizer, block: Reasoning | None) -> bool:
-        """Whether an answer may begin with a block: the prompt has opened it, or a single token of the vocabulary can."""
-        return block is not None and (block.inside or single_token(tokenizer, block.open) is not None)
 
     # -- the protocol ---------------------------------------------------------------------------------------------
 
@@ -151,6 +147,17 @@ class AfterReasoning:
         return self.answer.table.ids_where(
             f"behind {self._block.close}", lambda piece: bool(piece.partition(last)[2].strip())
         )
+
+
+def after_reasoning(constraint: Constraint, tokenizer: Tokenizer, block: Reasoning | None) -> Constraint:
+    """``constraint``, to begin behind ``block`` if an answer may begin with one: the prompt has opened it, or one token
+    of the vocabulary can. Constraints that are not of a grammar look after themselves.
+    """
+    if block is None or not isinstance(constraint, GrammarConstraint):
+        return constraint
+    if not block.inside and single_token(tokenizer, block.open) is None:
+        return constraint
+    return AfterReasoning(constraint, tokenizer, block)
 
 
 def single_token(tokenizer: Tokenizer, text: str) -> int | None:
