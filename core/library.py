@@ -117,8 +117,8 @@ class Model:
     names (``golem``, ``gopherllm`` or a plugin's). What the answer must look like is said by one of ``schema`` (a JSON
     schema), ``json`` (True: any JSON object), ``regex``, ``choice`` (a list of texts), ``grammar`` (GBNF or Lark, or a
     :class:`ggfw.constraints.Grammar`), or by a ``constraint`` of one's own; reasoning stays free. The async twins
-    (``agenerate``, ``astream``, ``achat``, ``achat_stream``, ``aembed``) take the same arguments; abandoning them cancels
-    the request.
+    (``agenerate``, ``astream``, ``achat``, ``achat_stream``, ``aembed``) take the same arguments; abandoning them
+    cancels the request.
 
     Args:
         loaded: the loaded model; :meth:`close` closes it too.
