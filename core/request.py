@@ -82,7 +82,7 @@ def resolve_params(base: Params, given: dict[str, Any]) -> Params:
     for name, value in given.items():
         field_name = ALIASES.get(name, name)
         known = field_name in base.__dataclass_fields__
-        if not known and not _is_plugin_parameter(name):
+        if not known and name not in plugin_parameters():
             names = ", ".join(n for n in base.__dataclass_fields__ if n != "extra")
             raise InvalidRequest(f"unknown sampling parameter {name!r}; known: {names}", param=name)
         if value is not None:
@@ -92,10 +92,11 @@ def resolve_params(base: Params, given: dict[str, Any]) -> Params:
     return replace(base, **changes) if changes else base
 
 
-def _is_plugin_parameter(name: str) -> bool:
+def plugin_parameters() -> frozenset[str]:
+    """Names of the request parameters that plugins' sampler stages read."""
     from ggfw.registry import default_registry
 
-    return any(name in stage.params for stage in default_registry().sampler_stages.values())
+    return frozenset(name for stage in default_registry().sampler_stages.values() for name in stage.params)
 
 
 def check_logprobs(value: Any) -> int | None:

@@ -16,6 +16,7 @@ from ggfw.handle import Handle
 from ggfw.library import Model
 from ggfw.request import new_id
 from ggfw.result import Result, Timings, Usage
+from ggfw.server.logprobs import content_logprobs
 from ggfw.server.schemas import ChatBody
 from ggfw.server.sse import DONE, frame, send
 from ggfw.server.state import Served, log_result, served
@@ -35,7 +36,7 @@ async def chat_completions(request: Request) -> HTTPResponse | None:
     try:
         if body.stream:
             include_usage = bool(body.stream_options and body.stream_options.include_usage)
-            await send(request, _frames(request, state, handle, include_usage))
+            await send(request, _frames(request, state, handle, include_usage, bool(body.logprobs)))
             return None
         result = await handle
         log_result(request, state, result, streaming=False)
@@ -57,21 +58,30 @@ def _request(model: Model, state: Served, body: ChatBody, id: str) -> Any:
         stop=body.stop,
         ignore_eos=bool(body.ignore_eos),
         template_args=variables,
+        logprobs=body.n_logprobs,
         id=id,
         **given,
     )
 
 
-async def _frames(request: Request, state: Served, handle: Handle, include_usage: bool) -> AsyncIterator[str]:
+async def _frames(
+    request: Request, state: Served, handle: Handle, include_usage: bool, logprobs: bool
+) -> AsyncIterator[str]:
     """Role chunk, deltas, chunk with the finish reason, perhaps usage, end mark."""
     head = _head(state, handle.id, "chat.completion.chunk")
 
-    def chunk(delta: dict[str, Any], reason: str | None = None, **more: Any) -> str:
-        return frame({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}], **more})
+    def chunk(delta: dict[str, Any], reason: str | None = None, noted: Any = None, **more: Any) -> str:
+        choice = {"index": 0, "delta": delta, "finish_reason": reason}
+        if logprobs:
+            choice["logprobs"] = noted
+        return frame({**head, "choices": [choice], **more})
 
     yield chunk({"role": "assistant", "content": ""})
     async for delta in handle:
-        yield chunk(_delta(delta))
+        noted = None
+        if logprobs and isinstance(delta, TextDelta):
+            noted = content_logprobs(state.model.tokenizer, delta.logprobs)
+        yield chunk(_delta(delta), noted=noted)
     result = handle.result(0)
     log_result(request, state, result, streaming=True)
     yield chunk({}, result.finish_reason, timings=timings(result))
@@ -102,7 +112,10 @@ def _completion(state: Served, result: Result) -> dict[str, Any]:
             {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
             for c in result.tool_calls
         ]
-    choice = {"index": 0, "message": message, "finish_reason": result.finish_reason, "logprobs": None}
+    noted = None
+    if result.logprobs is not None:
+        noted = content_logprobs(state.model.tokenizer, result.logprobs)
+    choice = {"index": 0, "message": message, "finish_reason": result.finish_reason, "logprobs": noted}
     return {
         **_head(state, result.id, "chat.completion"),
         "choices": [choice],

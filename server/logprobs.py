@@ -1,0 +1,36 @@
+"""Log-probabilities in OpenAI's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ggfw.sampling import TokenLogprob
+from ggfw.tokenizer import Tokenizer
+
+#: OpenAI's stand-in for a token without any probability; JSON has no infinity.
+LOWEST = -9999.0
+
+
+def content_logprobs(tokenizer: Tokenizer, entries: Iterable[TokenLogprob]) -> dict[str, Any]:
+    """The ``logprobs`` object of a choice: what its tokens of the visible text were, and how likely.
+
+    Args:
+        tokenizer: gives the tokens' bytes.
+        entries: of the answer or of one piece of it; those of reasoning, tool calls and end tokens are left out.
+    """
+    content = []
+    for entry in entries:
+        if entry.part == "text":
+            top = [_token(tokenizer, other.id, other.logprob) for other in entry.top]
+            content.append({**_token(tokenizer, entry.id, entry.logprob), "top_logprobs": top})
+    return {"content": content, "refusal": None}
+
+
+def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
+    piece = tokenizer.piece(token)
+    return {
+        "token": piece.decode("utf-8", "replace"),
+        "logprob": max(logprob, LOWEST),
+        "bytes": list(piece),  # a token may be a part of a character
+    }
