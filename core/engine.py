@@ -72,7 +72,7 @@ class Engine:
             max_rows=executor.max_rows,
             max_outputs=executor.max_outputs,
             chunkable=model.architecture.chunkable,
-            start=self._start,
+            start=self._start_or_fail,
         )
         self._inbox: deque[Running] = deque()
         self._jobs: deque[tuple[Generator[Any, None, Any], Future[Any]]] = deque()
@@ -218,6 +218,13 @@ class Engine:
             work.host.seed(request.prompt)
             work.host.constrain(constraint)
 
+    def _start_or_fail(self, work: Running) -> None:
+        """Start a request; a sampler stage or a constraint that raises ends this request only."""
+        try:
+            self._start(work)
+        except Exception as exception:
+            self._fail(work, _wrapped(work, exception), "error")
+
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _run_thread(self) -> None:
@@ -265,12 +272,16 @@ class Engine:
 
     def _run_step(self, step: Step) -> None:
         """One executor call, then everything that follows from it."""
+        for work in step.work:
+            try:
+                if work.masked is not None:
+                    work.masked.prepare()
+            except Exception as exception:  # the others come again with the next step
+                self._fail(work, _wrapped(work, exception), "error")
+                return
         with self._step_lock:
             self._in_step = step.work
         out, failed = None, None
-        for work in step.work:
-            if work.masked is not None:
-                work.masked.prepare()
         try:
             out = self.model.executor.step(step.batch)
         except Exception as exception:
@@ -315,11 +326,7 @@ class Engine:
                         noted = work.native.take_logprob()
                 self._take(work, token, now, noted)
             except Exception as error:
-                if not isinstance(error, GenerationError):
-                    cause = error
-                    error = GenerationError(f"request {work.request.id} failed: {cause}")
-                    error.__cause__ = cause
-                self._fail(work, error, "error")
+                self._fail(work, _wrapped(work, error), "error")
 
     def _take(self, work: Running, token: int, now: float, noted: TokenLogprob | None = None) -> None:
         """A request has drawn a token; ``noted`` is its log-probability, where that was asked for."""
@@ -419,6 +426,15 @@ class Engine:
             if in_step and (whoever or all(work.handle.canceled for work in in_step)):
                 self._aborted = True
                 self.model.executor.abort()
+
+
+def _wrapped(work: Running, cause: Exception) -> GenerationError:
+    """What the caller of ``work`` is told about an exception that is not a GenerationError."""
+    if isinstance(cause, GenerationError):
+        return cause
+    error = GenerationError(f"request {work.request.id} failed: {cause or type(cause).__name__}")
+    error.__cause__ = cause
+    return error
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()

@@ -1,0 +1,83 @@
+"""What raises on the way of one request ends that request: nobody waits for ever, and the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggfw
+from ggfw.errors import GenerationError
+
+LLAMA = Path(__file__).parent / "data" / "models" / "llama.gguf"
+
+
+@pytest.fixture
+def model() -> Iterator[ggfw.Model]:
+    with ggfw.load(LLAMA, n_parallel=2) as model:
+        yield model
+
+
+def goes_on(model: ggfw.Model) -> None:
+    """The engine still serves, and the failed request holds nothing."""
+    assert model.generate("a", max_tokens=2).finish_reason == "length"
+    assert model.engine.n_running == 0 and model.engine.n_waiting == 0
+    assert model.loaded.cache.n_pages_used() == 0
+
+
+def test_a_sampler_that_cannot_be_made(model: ggfw.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise KeyError("no such field")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(model.loaded.executor, "new_sampler", refuse)
+        handle = model.submit(model.request("a", max_tokens=2))
+        with pytest.raises(GenerationError, match="failed: 'no such field'") as caught:
+            handle.result(timeout=10)
+    assert isinstance(caught.value.__cause__, KeyError)
+    goes_on(model)
+
+
+class Broken:
+    """A constraint that raises in the method ``where``."""
+
+    complete, failure = False, None
+
+    def __init__(self, where: str, n_vocab: int) -> None:
+        self.where, self.n_vocab = where, n_vocab
+
+    def _or_raise(self, name: str, value: Any) -> Any:
+        if name == self.where:
+            raise RuntimeError(f"broken {name}")
+        return value
+
+    def allows(self, token: int) -> bool:
+        return self._or_raise("allows", True)
+
+    def accept(self, token: int) -> None:
+        self._or_raise("accept", None)
+
+    def first_bytes(self) -> np.ndarray:
+        return self._or_raise("first_bytes", np.ones(256, np.bool_))
+
+    def first_byte(self, token: int) -> int:
+        return self._or_raise("first_byte", 0)
+
+    def mask(self) -> np.ndarray:
+        return self._or_raise("mask", np.ones(self.n_vocab, np.bool_))
+
+    def prepare(self) -> None:
+        self._or_raise("prepare", None)
+
+
+@pytest.mark.parametrize("where", ["allows", "accept", "prepare"])
+def test_a_constraint_that_raises_ends_its_own_request_only(model: ggfw.Model, where: str) -> None:
+    beside = model.submit(model.request("hello", max_tokens=40, ignore_eos=True))
+    broken = model.request("a", max_tokens=5, constraint=Broken(where, model.loaded.n_vocab))
+    with pytest.raises(GenerationError, match=f"broken {where}"):
+        model.submit(broken).result(timeout=10)
+    assert len(beside.result(timeout=20).token_ids) == 40
+    goes_on(model)
