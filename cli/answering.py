@@ -116,6 +116,9 @@ def result_object(result: Result) -> dict[str, Any]:
     """Return the object of ``ggfw run --json``."""
     whole = result.to_dict()
     keys = ("text", "reasoning", "tool_calls", "finish_reason", "token_ids", "usage", "timings")
-    return {key: whole[key] for key in keys} | {
+    shown = {key: whole[key] for key in keys} | {
         "usage": {**whole["usage"], "total_tokens": result.usage.total_tokens}
     }
+    if result.logprobs is not None:
+        shown["logprobs"] = whole["logprobs"]
+    return shown

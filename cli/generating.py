@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import click
+
 from ggfw.cli.settings import setting
 from ggfw.errors import InvalidRequest
 
@@ -27,11 +29,41 @@ _SAMPLING = (
     setting("--top-k", type=int, help="Only the K best tokens; 0: all."),
     setting("--top-p", type=float, help="Only the best tokens that have this probability together."),
     setting("--min-p", type=float, help="Only tokens with this share of the best one's probability."),
-    setting("--typical-p", type=float, help="Locally typical sampling; 1: off."),
+    setting("--typical-p", "--typical", type=float, help="Locally typical sampling; 1: off."),
+    setting("--top-n-sigma", type=float, help="Only logits within N deviations of the best; -1: off."),
+    setting("--xtc-probability", type=float, help="Chance of dropping the likeliest tokens; 0: off."),
+    setting("--xtc-threshold", type=float, help="Probability from which on XTC drops tokens."),
+    setting("--min-keep", type=int, help="Tokens that top-p, min-p, typical-p and XTC leave at least."),
+    setting("--dynatemp-range", type=float, help="Vary the temperature by this with the entropy; 0: off."),
+    setting("--dynatemp-exp", "--dynatemp-exponent", type=float, help="How the entropy maps into that range."),
+    setting("--mirostat", type=int, help="Steer the surprise of the text: version 1 or 2; 0: off."),
+    setting("--mirostat-tau", "--mirostat-ent", type=float, help="Surprise that mirostat aims at, in bits."),
+    setting("--mirostat-eta", "--mirostat-lr", type=float, help="Mirostat's learning rate."),
+    setting("--adaptive-target", type=float, help="Prefer tokens near this probability; -1: off."),
+    setting("--adaptive-decay", type=float, help="Memory of adaptive-p, 0 to 0.99."),
     setting("--repeat-penalty", type=float, help="Divide the logits of recent tokens; 1: off."),
     setting("--repeat-last-n", type=int, help="How many tokens count as recent; -1: all."),
     setting("--frequency-penalty", type=float, help="Subtract this per recent occurrence; 0: off."),
     setting("--presence-penalty", type=float, help="Subtract this from recent tokens; 0: off."),
+    setting("--dry-multiplier", type=float, help="Penalty on verbatim repetition; 0: off."),
+    setting("--dry-base", type=float, help="DRY's penalty grows by this factor per repeated token."),
+    setting("--dry-allowed-length", type=int, help="Repetitions of fewer tokens are free."),
+    setting("--dry-penalty-last-n", type=int, help="Tokens that DRY looks back; -1: all."),
+    setting(
+        "--dry-sequence-breaker",
+        multiple=True,
+        metavar="TEXT",
+        help="No repetition reaches over TEXT; replaces the defaults; none: there are none. Repeatable.",
+    ),
+    setting(
+        "--samplers", "--sampler-seq", metavar="NAMES", help="Stages in their order: a;b;c or letters (edskypmxt)."
+    ),
+    setting(
+        "--sampling-profile",
+        metavar="NAME",
+        help="Defaults and arithmetic of another system: golem, gopherllm or a plugin's.",
+    ),
+    setting("--min-tokens", type=int, help="Tokens to write before the answer may end."),
     setting(
         "--logit-bias", multiple=True, metavar="ID=X", help="Add X to the logit of token ID. Repeatable."
     ),
@@ -41,12 +73,16 @@ _SAMPLING = (
 _ENDING = (
     setting("--stop", multiple=True, metavar="TEXT", help="End the answer before TEXT. Repeatable."),
     setting("--timeout", type=float, metavar="SECONDS", help="Give up after so many seconds."),
-    setting("--ignore-eos", is_flag=True, help="Go on after the model has ended its answer."),
+    setting("--ignore-eos", is_flag=True, help="Never draw a token that ends the answer."),
+    setting("--logprobs", type=click.IntRange(0), metavar="N", help="With --json: log-probabilities of each token and the N likeliest."),
 )
 
 _KEYS = (
     "max_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n",
-    "frequency_penalty", "presence_penalty", "logit_bias", "seed", "stop", "timeout", "ignore_eos",
+    "frequency_penalty", "presence_penalty", "logit_bias", "seed", "stop", "timeout", "ignore_eos", "logprobs",
+    "top_n_sigma", "xtc_probability", "xtc_threshold", "min_keep", "dynatemp_range", "dynatemp_exp", "mirostat",
+    "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay", "dry_multiplier", "dry_base",
+    "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breaker", "samplers", "sampling_profile", "min_tokens",
 )  # fmt: skip
 
 
@@ -75,6 +111,9 @@ def split_generation_options(options: dict[str, Any]) -> dict[str, Any]:
     if timeout is not None and not timeout > 0:
         raise InvalidRequest(f"timeout is {timeout:g}; a positive number of seconds was expected", "timeout")
     taken["logit_bias"] = dict(map(_bias, taken["logit_bias"])) or None
+    breakers = taken.pop("dry_sequence_breaker", ())
+    if breakers:
+        taken["dry_sequence_breakers"] = [text for text in breakers if text and text != "none"]
     taken["stop"] = [text for text in taken.get("stop", ()) if text] or None
     return {key: value for key, value in taken.items() if value is not None and value is not False}
 
