@@ -54,7 +54,7 @@ def logits_verb(model: str, **options: Any) -> None:
 def _arrays(model: Model, prompts: list[list[int]], options: dict[str, Any]) -> dict[str, np.ndarray]:
     import numpy as np
 
-    from ggfw.evaluate import evaluate, greedy
+    from ggfw.evaluate import evaluate, greedy, pooled
     from ggfw.execute.batch import Wants
 
     together, chunk = options["together"], options["chunk"]
@@ -66,25 +66,12 @@ def _arrays(model: Model, prompts: list[list[int]], options: dict[str, Any]) -> 
     arrays: dict[str, np.ndarray] = {}
     if model.loaded.n_vocab:
         arrays |= {f"prompt_{i}": rows for i, rows in enumerate(run(Wants.LOGITS))}
-    if options["hidden"] or options["pooled"] or not model.loaded.n_vocab:
-        for i, rows in enumerate(run(Wants.HIDDEN)):
-            if options["hidden"] or not model.loaded.n_vocab:
-                arrays[f"hidden_{i}"] = rows
-            if options["pooled"]:
-                arrays[f"pooled_{i}"] = _pooled(model, rows)
+    if options["hidden"] or not model.loaded.n_vocab:
+        arrays |= {f"hidden_{i}": rows for i, rows in enumerate(run(Wants.HIDDEN))}
+    if options["pooled"]:
+        job = pooled(model.loaded, prompts, chunk=chunk, together=together)
+        arrays |= {f"pooled_{i}": vector for i, vector in enumerate(model.engine.run(job).result())}
     for i, ids in enumerate(prompts if options["greedy"] else ()):
         job = greedy(model.loaded, ids, options["greedy"], chunk=chunk)
         arrays[f"greedy_{i}"] = np.asarray(model.engine.run(job).result(), dtype=np.int32)
     return arrays
-
-
-def _pooled(model: Model, hidden: np.ndarray) -> np.ndarray:
-    """(n_tokens, n_embd) -> (n_embd,), pooled as the file says, not normalised."""
-    import numpy as np
-
-    from ggfw.evaluate import POOLING
-
-    pooling = POOLING.get(model.gguf.arch_get("pooling_type", 1), "mean")
-    if pooling == "cls":
-        return hidden[0]
-    return hidden[-1] if pooling == "last" else hidden.mean(axis=0, dtype=np.float64).astype(np.float32)

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from ggfw.cache import OutOfPages
 from ggfw.cache import Sequence as CacheSequence
 from ggfw.engine import WAIT
-from ggfw.errors import ContextLengthExceeded, InvalidRequest
+from ggfw.errors import ContextLengthExceeded, InvalidRequest, UnsupportedError
 from ggfw.execute.batch import Batch, Segment, Wants
+from ggfw.graph.pooling import pooling
 
 if TYPE_CHECKING:
     from ggfw.model import LoadedModel
@@ -33,12 +34,12 @@ def evaluate(
     Args:
         model: the loaded model.
         prompts: token ids; each becomes a sequence of its own, starting at position 0.
-        wants: LOGITS or HIDDEN.
+        wants: LOGITS, HIDDEN or POOLED.
         chunk: rows of one sequence per step; default: as many as a step may have.
         together: all sequences in the same steps, as one ragged batch; else one after the other.
 
     Returns:
-        (through StopIteration) per prompt (n_tokens, n_vocab or n_embd) float32.
+        (through StopIteration) per prompt (n_tokens, n_vocab or n_embd) float32; POOLED: (1, n).
 
     Raises:
         InvalidRequest: an empty prompt, a bad id, or a chunk below 1.
@@ -114,6 +115,13 @@ def _evaluate_group(
             if not segments:
                 break
             result = executor.step(Batch(segments, wants))
+            if wants & Wants.POOLED:  # of whole prompts: the architecture is not chunkable
+                assert result.pooled is not None
+                for row, index in enumerate(who):
+                    out[index] = result.pooled[row : row + 1].copy()
+                    done[index] = len(group[index])
+                yield None
+                continue
             rows = result.logits if wants & Wants.LOGITS else result.hidden
             assert rows is not None
             at = 0
@@ -171,25 +179,54 @@ def greedy(
         sequence.close()
 
 
-def pool(hidden: F32, pooling: str = "mean") -> F32:
-    """One L2-normalised vector for a text.
+def pooled(
+    model: LoadedModel, prompts: Sequence[Sequence[int]], *, chunk: int | None = None, together: bool = True
+) -> Generator[Any, None, list[F32]]:
+    """Run ``prompts`` and make one vector of each, as the model says: its own pooling and what stands after it.
+
+    Models that generate text say how (``{arch}.pooling_type``), or nothing: then it is the mean.
 
     Args:
-        hidden: (n_tokens, n_embd) float32 after the final norm.
-        pooling: ``mean``, ``cls`` (first token) or ``last``.
+        chunk, together: see :func:`evaluate`.
 
     Returns:
-        (n_embd,) float32 of length 1; not scaled when its norm is at most 1e-8.
+        (through StopIteration) per prompt (n,) float32, not normalised.
+
+    Raises:
+        UnsupportedError: the file is a reranker, and its architecture describes no classifier.
+        InvalidRequest, ContextLengthExceeded: as :func:`evaluate` does.
     """
-    if pooling == "cls":
-        vector = hidden[0].astype(np.float64)
-    elif pooling == "last":
-        vector = hidden[-1].astype(np.float64)
-    else:
-        vector = hidden.mean(axis=0, dtype=np.float64)
-    norm = float(np.linalg.norm(vector))
-    return (vector / norm if norm > 1e-8 else vector).astype(np.float32)
+    kind = pooling_kind(model)
+    wants = Wants.HIDDEN if model.graph.pooled is None else Wants.POOLED
+    found = yield from evaluate(model, prompts, wants, chunk=chunk, together=together)
+    if wants & Wants.POOLED:
+        return [rows[0] for rows in found]
+    return [pool(hidden, kind) for hidden in found]
 
 
-#: ``{arch}.pooling_type`` of a file -> how its token vectors become one (llama.cpp's numbers).
-POOLING = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
+def pooling_kind(model: LoadedModel) -> str:
+    """Return how a model makes one vector of its hidden states: mean, first, last, or rank (scores of a classifier).
+
+    Raises:
+        ModelFileError: the file's number stands for nothing.
+        UnsupportedError: rank, and the architecture describes no classifier.
+    """
+    kind = pooling(model.hparams) or "mean"
+    if kind == "rank" and model.graph.pooled is None:
+        raise UnsupportedError(
+            f"{model.name} is a reranker, and the architecture {model.hparams.architecture} describes no classifier"
+        )
+    return kind
+
+
+def pool(hidden: F32, kind: str) -> F32:
+    """Return one vector (n_embd,) of the hidden states (n_tokens, n_embd); ``kind`` is mean, first or last."""
+    if kind == "mean":
+        return hidden.mean(axis=0, dtype=np.float64).astype(np.float32)
+    return hidden[0 if kind == "first" else -1]
+
+
+def normalised(vector: F32) -> F32:
+    """Return ``vector`` at length 1; as it is where its norm is at most 1e-8."""
+    norm = float(np.linalg.norm(vector.astype(np.float64)))
+    return (vector / norm).astype(np.float32) if norm > 1e-8 else vector

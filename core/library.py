@@ -19,7 +19,7 @@ from ggfw.chat.deltas import Delta, TextDelta
 from ggfw.chat.dialect import Dialect
 from ggfw.engine import Engine
 from ggfw.errors import InvalidRequest, UnsupportedError
-from ggfw.evaluate import POOLING, evaluate, greedy, pool
+from ggfw.evaluate import evaluate, greedy, normalised, pooled, pooling_kind
 from ggfw.execute.batch import Wants
 from ggfw.handle import Handle
 from ggfw.request import Request, new_id, resolve_params
@@ -438,7 +438,7 @@ class Model:
         """Embedding of a text, or of several.
 
         The final-normed hidden states are pooled as the file says (``{arch}.pooling_type``; the mean otherwise) and
-        scaled to length 1.
+        scaled to length 1. A reranker gives its scores as they are.
 
         Returns:
             (n_embd,) float32 for a string, (n_texts, n_embd) for a list.
@@ -447,7 +447,7 @@ class Model:
             ContextLengthExceeded: a text is longer than the context.
         """
         texts = self._embed_texts(text)
-        vectors = self._pool(self._evaluate(self._embed_job(texts)))
+        vectors = self._lengths(self._evaluate(self._embed_job(texts)))
         return vectors[0] if isinstance(text, str) else vectors
 
     async def aembed(self, text: str | Sequence[str]) -> F32:
@@ -455,7 +455,7 @@ class Model:
         import asyncio
 
         texts = self._embed_texts(text)
-        vectors = self._pool(await asyncio.wrap_future(self.engine.run(self._embed_job(texts))))
+        vectors = self._lengths(await asyncio.wrap_future(self.engine.run(self._embed_job(texts))))
         return vectors[0] if isinstance(text, str) else vectors
 
     def _embed_texts(self, text: str | Sequence[str]) -> list[str]:
@@ -466,11 +466,10 @@ class Model:
 
     def _embed_job(self, texts: list[str]) -> Any:
         # One after the other: how many fit side by side depends on the cache, and a step is full with one long text.
-        return evaluate(self.loaded, [self.tokenizer.encode(t) for t in texts], Wants.HIDDEN, together=False)
+        return pooled(self.loaded, [self.tokenizer.encode(t) for t in texts], together=False)
 
-    def _pool(self, hidden: list[F32]) -> F32:
-        pooling = POOLING.get(self.loaded.gguf.arch_get("pooling_type", 1), "mean")
-        return np.stack([pool(h, pooling) for h in hidden])
+    def _lengths(self, vectors: list[F32]) -> F32:
+        return np.stack(vectors if pooling_kind(self.loaded) == "rank" else [normalised(v) for v in vectors])
 
     def _evaluate(self, job: Any) -> Any:
         return self.engine.run(job).result()

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from copy import copy
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 REFERENCE = "reference"
 
 _F32 = 0
+_MOST_WHOLE = 8192  # rows of a step that are made room for unasked
 _MOST = 2**31 - 1  # positions and rows are 32-bit in the native batch
 
 
@@ -54,14 +56,19 @@ class Described:
         self.gguf = gguf
         spec = registry.architecture_for(gguf.metadata)
         architecture = resolve(spec.load)
-        self.architecture: Architecture = architecture() if isinstance(architecture, type) else architecture
+        self.architecture: Architecture = (
+            architecture() if isinstance(architecture, type) else copy(architecture)
+        )
         if not isinstance(self.architecture, Architecture):
             raise PluginError(
                 f"architecture plugin {spec.name} loads {architecture!r}; expected an Architecture class"
             )
         self.hparams = Hparams(gguf.metadata, gguf.architecture)
         self.weights = Weights(gguf.tensors)
-        self.graph = Graph()
+        causal = self.architecture.causal and bool(self.hparams.get("attention.causal", True))
+        if not causal:
+            self.architecture.causal = self.architecture.chunkable = self.architecture.cacheable = False
+        self.graph = Graph(causal)
         try:
             self.architecture.build(self.graph, self.hparams, self.weights, run)
         except (GgfwError, MemoryError):
@@ -77,7 +84,17 @@ class Described:
             raise GraphError(
                 f"architecture {spec.name} described no output; build() has to end with g.output(...)"
             )
+        if self.graph.pooled is not None and self.architecture.chunkable:
+            raise GraphError(
+                f"architecture {spec.name} pools and is chunkable; a pooled output needs whole prompts in one step"
+            )
         self.layout: CacheLayout = cache_layout(self.graph)
+
+    @property
+    def n_positions(self) -> int | None:
+        """Positions that have an embedding of their own, the most a sequence can have; None = no such limit."""
+        tables = [n.attrs["weight"].shape[0] for n in self.graph.nodes if n.attrs.get("by") == "position"]
+        return min(tables, default=None)
 
 
 class LoadedModel:
@@ -138,11 +155,12 @@ class LoadedModel:
         Args:
             source: path (any shard of a split set), bytes, or an open file.
             threads: of the process's pool; None = usable physical cores.
-            ctx: positions per sequence; None or 0 = what the model was trained for.
+            ctx: positions per sequence; None or 0 = what the model was trained for; never more than have an embedding,
+                where positions have one each.
             kv_type: cache element type, f32, f16 or bf16; None = f16, or f32 when all matrices are F32.
             backend: kernel backend, or "reference" for the NumPy executor; None = the best one here.
             n_parallel: sequences that may run at once.
-            ubatch: rows of the largest step.
+            ubatch: rows of the largest step; where prompts cannot be split at least ``ctx``, up to 8192.
             rope_scaling, rope_base: override the file's.
             registry: None = that of the process.
             log: called with (event, fields); None = silence.
@@ -175,6 +193,9 @@ class LoadedModel:
             n_ctx = ctx or Hparams(gguf.metadata, gguf.architecture).n_ctx_train
             kv_type = kv_type or _default_kv_type(gguf)
             described = Described(gguf, RunConfig(n_ctx, kv_type, rope_scaling, rope_base), registry)
+            n_ctx = min(n_ctx, described.n_positions or n_ctx)
+            if not described.architecture.chunkable:
+                ubatch = max(ubatch, min(n_ctx, _MOST_WHOLE))  # whole prompts in one step
             tokenizer = _in_thread(lambda: _tokenizer_of(gguf))
             pages_each = -(-n_ctx // PAGE_SIZE)  # a page belongs to one sequence
             if pages_each * n_parallel > _MOST:

@@ -14,6 +14,7 @@ import numpy as np
 from ggfw.cache import PAGE_SIZE, Cache, PoolSpec
 from ggfw.errors import GenerationError
 from ggfw.execute.batch import Batch, StepResult, Wants
+from ggfw.graph.hparams import Hparams
 
 SPECIALS = (
     "<s>",
@@ -231,7 +232,8 @@ class FakeModel:
             metadata=values, get=values.get, architecture="fake", arch_get=lambda k, d=None: values.get(f"fake.{k}", d),
             path=None, n_bytes=0, source="fake", close=lambda: None,
         )  # fmt: skip
-        self.hparams = SimpleNamespace(n_ctx_train=n_ctx, n_embd=8)
+        self.hparams = Hparams({"fake.context_length": n_ctx, "fake.embedding_length": 8, **values}, "fake")
+        self.graph = SimpleNamespace(pooled=None)
         self.architecture = SimpleNamespace(causal=causal, chunkable=chunkable, cacheable=cacheable)
         self.cache = Cache([PoolSpec((0,), 1, 1, 1)], n_ctx * n_parallel)
         self._scripts = {k: self._ids(v) for k, v in (scripts or {}).items()}

@@ -1,4 +1,7 @@
-"""Every reference model of tests/data, on both executors: whole, in chunks, alone, together, and greedy tokens."""
+"""Every reference model of tests/data, on both executors: whole, in chunks, alone, together, and greedy tokens.
+
+Of embedding models the hidden states and pooled vectors, always whole.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ import pytest
 from tests_support import check_logits
 
 import ggfw
+from ggfw.evaluate import evaluate, pooled
+from ggfw.execute.batch import Wants
 
 DATA = Path(__file__).parent / "data"
 MODELS = sorted(path.stem for path in (DATA / "models").glob("*.gguf"))
@@ -39,17 +44,36 @@ def judge(fx: Any, logits: dict[str, np.ndarray], greedy: dict[str, list[int]] |
     assert report["ok"], report
 
 
+def rows(fx: Any, model: ggfw.Model, *, together: bool, chunk: int | None = None) -> dict[str, np.ndarray]:
+    """Logits of every prompt's positions; of embedding models the hidden states of those with a reference."""
+    wants = Wants.LOGITS if fx.logits else Wants.HIDDEN
+    prompts = list(fx.prompts.values())
+    found = model.engine.run(evaluate(model.loaded, prompts, wants, chunk=chunk, together=together)).result()
+    named = dict(zip(fx.prompts, found, strict=True))
+    return {name: r for name, r in named.items() if fx.logits or f"token_embd/{name}" in fx.embeddings}
+
+
 @pytest.mark.parametrize("chunk", [None, 1, 3, 7, 64])
 def test_one_by_one(loaded: tuple[Any, ggfw.Model], chunk: int | None) -> None:
     fx, model = loaded
-    judge(fx, {name: model.logits(ids, chunk=chunk) for name, ids in fx.prompts.items()})
+    judge(fx, rows(fx, model, together=False, chunk=chunk))
 
 
 @pytest.mark.parametrize("chunk", [None, 7])
 def test_together(loaded: tuple[Any, ggfw.Model], chunk: int | None) -> None:
     fx, model = loaded
-    rows = model.logits_many(list(fx.prompts.values()), together=True, chunk=chunk)
-    judge(fx, dict(zip(fx.prompts, rows, strict=True)))
+    judge(fx, rows(fx, model, together=True, chunk=chunk))
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_pooled(loaded: tuple[Any, ggfw.Model], together: bool) -> None:
+    """One vector per prompt, as the file says (here always the mean), not normalised."""
+    fx, model = loaded
+    prompts = list(fx.prompts.values())
+    vectors = model.engine.run(pooled(model.loaded, prompts, together=together)).result()
+    named = dict(zip(fx.prompts, vectors, strict=True))
+    wanted = [key for key in fx.arrays if key.startswith("pooled_mean/") and not fx.quantised]
+    judge(fx, {key: named[key.removeprefix("pooled_mean/")] for key in wanted})
 
 
 def test_greedy_tokens(loaded: tuple[Any, ggfw.Model]) -> None:
@@ -65,7 +89,7 @@ def test_greedy_tokens(loaded: tuple[Any, ggfw.Model]) -> None:
 def test_company_and_chunks_change_no_bit_on_f32_files(name: str) -> None:
     fx = fixture(name)
     with ggfw.load(fx.gguf, ctx=256, n_parallel=5, threads=2) as model:
-        alone = [model.logits(ids) for ids in fx.prompts.values()]
+        alone = rows(fx, model, together=False)
         for chunk in (None, 1, 7):
-            together = model.logits_many(list(fx.prompts.values()), together=True, chunk=chunk)
-            assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
+            together = rows(fx, model, together=True, chunk=chunk)
+            assert all(np.array_equal(alone[name], together[name]) for name in alone)

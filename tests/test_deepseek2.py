@@ -12,6 +12,7 @@ import pytest
 from tests_support import check_logits
 
 import ggfw
+from ggfw.cache import PAGE_SIZE
 from ggfw.errors import GraphError, ModelFileError
 from ggfw.gguf import GGUF, write_gguf
 from ggfw.graph import Graph, RunConfig, WeightRef
@@ -129,3 +130,48 @@ def test_shapes_of_products_and_columns_by_head() -> None:
         g.concat(x, x.flat().heads(2, 6))
     with pytest.raises(GraphError, match="same number of heads"):
         g.concat(x, x.flat())
+
+
+def test_values_cost_no_memory_of_their_own() -> None:
+    """V is the first columns of K: a page holds K alone, and no step stores anything else."""
+    with GGUF.open(MODELS / "deepseek2.gguf") as gguf:
+        described = Described(gguf, RunConfig(64), default_registry())
+    (pool,) = described.layout.pools
+    assert (pool.d_k, pool.d_v, pool.v_in_k) == (40, 32, True)
+    assert pool.page_floats() == N_LAYER * PAGE_SIZE * 40
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("kv_type", ["f32", "f16"])
+def test_values_as_columns_of_keys_are_those_values(kv_type: str, executor: str) -> None:
+    """Cached twice or once, attention is the same to the bit, for prompts and for single tokens."""
+
+    def logits(twice: bool) -> np.ndarray:
+        original = Graph.attention
+
+        def attention(g: Graph, q: Any, k: Any, v: Any, *, v_columns: int = 0, **more: Any) -> Any:
+            part = g.split(k.flat(), v_columns, k.width - v_columns)[0].heads(1, v_columns)
+            return original(g, q, k, part, **more)
+
+        with pytest.MonkeyPatch.context() as patch:
+            if twice:
+                patch.setattr(Graph, "attention", attention)
+            with ggfw.load(MODELS / "deepseek2.gguf", backend=None if executor == "native" else executor,
+                           ctx=64, kv_type=kv_type, threads=2) as model:  # fmt: skip
+                assert model.loaded.cache.pools[0].spec.v_in_k is not twice
+                prompt = model.logits(list(range(3, 43)))
+                return np.concatenate([prompt, [model.greedy(list(range(3, 10)), 20)[-1:] * 288]])
+
+    np.testing.assert_array_equal(logits(True), logits(False))
+
+
+def test_columns_of_keys_that_do_not_exist_are_refused() -> None:
+    g = Graph()
+    k = g.embed(WeightRef("token_embd.weight", (10, 12), 0)).heads(1, 12)
+    for v, v_columns, said in (
+        (None, 13, "v_columns 13 exceed"),
+        (None, 0, "or neither"),
+        (k, 4, "or neither"),
+    ):
+        with pytest.raises(GraphError, match=said):
+            g.attention(k, k, v, v_columns=v_columns, layer=0, scale=1.0)

@@ -93,7 +93,9 @@ class Setup:
         if p["alibi"] is not None:
             s = s - p["alibi"][:, None, None].astype(np.float64) * distance
         hidden = (distance < 0) & (not p["bidirectional"])
-        if p["window"]:
+        if p["bidirectional"] == 2:
+            hidden |= np.abs(distance) > p["window"] // 2
+        elif p["window"]:
             hidden |= distance >= p["window"]
         s = np.where(hidden, -np.inf, s)
         top = s.max(-1, keepdims=True)
@@ -163,6 +165,8 @@ def test_page_sizes(unit: str, page_size: int) -> None:
         {"alibi": np.array([0.5, 0.25, 0.1, 0.0625], np.float32), "softcap": 5.0, "window": 100},
         {"bidirectional": 1},
         {"bidirectional": 1, "window": 30},
+        {"bidirectional": 2, "window": 30},
+        {"bidirectional": 2, "window": 31},
     ],
     ids=str,
 )

@@ -35,6 +35,7 @@ class PoolSpec:
         layers: layer numbers, in the order of their index inside the pool.
         n_head_kv, d_k, d_v: shape of K and V of one position.
         window: attention window in positions, 0 = everything is kept.
+        v_in_k: V is the first d_v columns of K and has no memory of its own (latent attention).
     """
 
     layers: tuple[int, ...]
@@ -42,10 +43,11 @@ class PoolSpec:
     d_k: int
     d_v: int
     window: int = 0
+    v_in_k: bool = False
 
     def page_floats(self) -> int:
         """Elements of K and V of one page, all layers of the pool."""
-        return len(self.layers) * PAGE_SIZE * self.n_head_kv * (self.d_k + self.d_v)
+        return len(self.layers) * PAGE_SIZE * self.n_head_kv * (self.d_k + (0 if self.v_in_k else self.d_v))
 
 
 class PagePool:

@@ -16,7 +16,7 @@ from ggfw.execute.kernel_set import KernelSet
 from ggfw.execute.marshal import Marshal
 from ggfw.execute.plan_breaks import PlanRange, plan_ranges
 from ggfw.gguf import GGUF
-from ggfw.graph.builder import Graph
+from ggfw.graph.builder import EMBED_BY, Graph
 from ggfw.graph.lower import make_plan
 from ggfw.graph.plan import I32, View
 from ggfw.sampling import SamplerSetup
@@ -29,6 +29,7 @@ KV_TYPES = {"f32": (0, 4), "f16": (1, 2), "bf16": (2, 2)}
 PREFETCH = 2048
 
 _ROWS_DECODE, _ROWS_PROMPT = 1, 2
+_TOKEN_TABLES = (EMBED_BY.index("token"), EMBED_BY.index("text"))
 
 
 class NativeExecutor:
@@ -67,7 +68,13 @@ class NativeExecutor:
         )
         self.n_vocab = graph.logits.width if graph.logits is not None else 0
         self._table_rows = min(
-            (s.shape[0] for st in self.plan.steps if st.op == "embed" for s in st.weights), default=0
+            (
+                ref.shape[0]
+                for step in self.plan.steps
+                if step.op == "embed" and step.params["by"] in _TOKEN_TABLES
+                for ref in step.weights
+            ),
+            default=0,
         )
         ffi, lib = self._ffi, self._lib = kernels.native.ffi, kernels.native.lib
         lib.ggfw_threads_set(threads, 100)
@@ -87,6 +94,7 @@ class NativeExecutor:
         self._ranges: list[PlanRange] = plan_ranges(self.plan, self)
         self._logits = self._output(self.plan.logits)
         self._hidden = self._output(self.plan.hidden)
+        self._pooled = self._output(self.plan.pooled)
         self._make_control_arrays(len(cache.pools))
 
     # -- memory --------------------------------------------------------------------------------------------------
@@ -112,9 +120,10 @@ class NativeExecutor:
             c.n_layers, c.n_pages, c.page_size = len(spec.layers), pool.n_pages, PAGE_SIZE
             c.type, c.n_head_kv, c.d_k, c.d_v = number, spec.n_head_kv, spec.d_k, spec.d_v
             c.k_page_bytes = PAGE_SIZE * spec.n_head_kv * spec.d_k * size
-            c.v_page_bytes = PAGE_SIZE * spec.n_head_kv * spec.d_v * size
+            c.v_page_bytes = 0 if spec.v_in_k else PAGE_SIZE * spec.n_head_kv * spec.d_v * size
             c.k = self._allocate(c.k_page_bytes * c.n_layers * c.n_pages)
-            c.v = self._allocate(c.v_page_bytes * c.n_layers * c.n_pages)
+            if not spec.v_in_k:
+                c.v = self._allocate(c.v_page_bytes * c.n_layers * c.n_pages)
         return pools
 
     def _make_states(self, cache: Cache) -> Any:
@@ -273,8 +282,11 @@ class NativeExecutor:
             rows = np.concatenate([np.arange(ends[id(s)] - s.n_outputs, ends[id(s)]) for s in segments])
         if wants & Wants.LOGITS and self._logits is not None:
             result.logits = self._logits[rows]
-        if wants & (Wants.HIDDEN | Wants.POOLED) and self._hidden is not None:
+        if wants & Wants.HIDDEN and self._hidden is not None:
             result.hidden = self._hidden[rows]
+        if wants & Wants.POOLED and self._pooled is not None:
+            place = {id(s): i for i, s in enumerate(order)}
+            result.pooled = self._pooled[[place[id(s)] for s in segments]]
         result.sampled = [
             None if s.sampler is None else int(self._sampled[ends[id(s)] - 1]) for s in segments
         ]
@@ -315,7 +327,7 @@ class NativeExecutor:
     def close(self) -> None:
         """Free plan, caches and packed weights."""
         if self._executor is not None:
-            self._logits = self._hidden = None
+            self._logits = self._hidden = self._pooled = None
             self._lib.ggfw_executor_free(self._executor)
             self._executor = None
             for memory, n_bytes in self._memory:

@@ -31,6 +31,7 @@ class _Rows:
     """Rows of one sequence inside the step."""
 
     rows: slice
+    outputs: slice
     position: int
     sequence: Sequence
 
@@ -81,7 +82,11 @@ class ReferenceExecutor:
         for spec, pool in zip(layout.pools, cache.pools, strict=True):
             for layer in spec.layers:
                 k = np.zeros((pool.n_pages, PAGE_SIZE, spec.n_head_kv, spec.d_k), np.float32)
-                v = np.zeros((pool.n_pages, PAGE_SIZE, spec.n_head_kv, spec.d_v), np.float32)
+                v = (
+                    k[..., : spec.d_v]
+                    if spec.v_in_k
+                    else np.zeros((pool.n_pages, PAGE_SIZE, spec.n_head_kv, spec.d_v), np.float32)
+                )
                 self._kv[layer] = (k, v)
         stateful = [node for node in graph.nodes if state_of(node) is not None]
         self._states = {
@@ -103,8 +108,10 @@ class ReferenceExecutor:
         result = StepResult(sampled=[None] * len(batch.segments))
         if batch.wants & Wants.LOGITS and self.graph.logits is not None:
             result.logits = values[self.graph.logits]
-        if batch.wants & (Wants.HIDDEN | Wants.POOLED) and self.graph.hidden is not None:
+        if batch.wants & Wants.HIDDEN and self.graph.hidden is not None:
             result.hidden = values[self.graph.hidden]
+        if batch.wants & Wants.POOLED and self.graph.pooled is not None:
+            result.pooled = values[self.graph.pooled]
         return result
 
     def abort(self) -> None:
@@ -145,7 +152,8 @@ class ReferenceStep:
         begin = 0
         for s in batch.segments:
             n = len(s.tokens)
-            self.segments.append(_Rows(slice(begin, begin + n), s.sequence.n_positions, s.sequence))
+            places = slice(len(outputs), len(outputs) + s.n_outputs)
+            self.segments.append(_Rows(slice(begin, begin + n), places, s.sequence.n_positions, s.sequence))
             outputs += range(begin + n - s.n_outputs, begin + n)
             begin += n
         self.tokens = np.fromiter(itertools.chain(*(s.tokens for s in batch.segments)), np.int32, begin)
@@ -162,7 +170,7 @@ class ReferenceStep:
     def run(self) -> dict[Tensor, np.ndarray]:
         """Evaluate the graph; returns the values that are still alive at the end, the outputs among them."""
         graph, observe = self.executor.graph, self.executor.observe
-        keep = {graph.logits, graph.hidden}
+        keep = {graph.logits, graph.hidden, graph.pooled}
         uses: dict[Tensor, int] = {}
         for node in graph.nodes:
             for t in node.inputs:
@@ -218,12 +226,13 @@ class ReferenceStep:
 
     # -- caches --------------------------------------------------------------------------------------------------
 
-    def store(self, layer: int, segment: _Rows, k: np.ndarray, v: np.ndarray) -> None:
-        """Write K and V of a segment's rows into the pages of its sequence."""
+    def store(self, layer: int, segment: _Rows, k: np.ndarray, v: np.ndarray | None) -> None:
+        """Write K and V of a segment's rows into the pages of its sequence; V None = columns of K."""
         pages, offsets = self._places(layer, segment, segment.position, segment.position + len(k))
         keys, values = self.executor._kv[layer]
         keys[pages, offsets] = k
-        values[pages, offsets] = v
+        if v is not None:
+            values[pages, offsets] = v
 
     def load(self, layer: int, segment: _Rows) -> tuple[np.ndarray, np.ndarray]:
         """Return K and V of all positions up to the segment's last row; zeros where pages were given back."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ggfw.execute.reference_recurrent import RECURRENT
+from ggfw.graph.tensor import ROWS
 
 if TYPE_CHECKING:
     from ggfw.execute.reference import ReferenceStep
@@ -88,12 +89,12 @@ def _rows(x: np.ndarray) -> np.ndarray:
 
 
 def embed(step: ReferenceStep, node: Node) -> np.ndarray:
-    """Rows of a table by token or position, or the embeddings the batch brings."""
+    """Rows of a table by token, position or type, or the embeddings the batch brings."""
     scale, by, table = F32(node.attrs["scale"]), node.attrs["by"], node.attrs["weight"]
     if step.embeddings is not None and by == "token":
         return step.embeddings * scale
-    if step.embeddings is not None and by == "text":
-        return step.rows(table, np.zeros(len(step.embeddings), np.int32)) * scale
+    if by == "type" or (step.embeddings is not None and by == "text"):
+        return step.rows(table, np.zeros(len(step.positions), np.int32)) * scale
     return step.rows(table, step.positions if by == "position" else step.tokens) * scale
 
 
@@ -163,8 +164,8 @@ def attention(
     sinks = step.vector(attrs["sinks"]) if attrs["sinks"] is not None else None
     for segment in step.segments:
         rows = segment.rows
-        if k is not None and v is not None:
-            step.store(attrs["layer"], segment, k[rows], v[rows])
+        if k is not None:
+            step.store(attrs["layer"], segment, k[rows], None if v is None else v[rows])
         keys, values = step.load(attrs["layer"], segment)  # (n, n_head_kv, d)
         group = q.shape[1] // keys.shape[1]
         qs = q[rows].reshape(-1, keys.shape[1], group, q.shape[2])
@@ -175,7 +176,9 @@ def attention(
         hidden = np.zeros(distance.shape, bool)
         if attrs["causal"]:
             hidden |= distance < 0
-        if window:
+        if attrs["symmetric"]:
+            hidden |= np.abs(distance) > window // 2
+        elif window:
             hidden |= distance >= window
         s = np.where(hidden, -np.inf, s)
         top = s.max(-1, keepdims=True)
@@ -211,6 +214,18 @@ def concat(step: ReferenceStep, node: Node, *parts: np.ndarray) -> np.ndarray:
 def gather(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
     """Output rows only."""
     return x[step.output_rows]
+
+
+def pool(step: ReferenceStep, node: Node, x: np.ndarray) -> np.ndarray:
+    """One row per sequence; zeros for one without outputs."""
+    kind = node.attrs["kind"]
+    places = [s.rows if node.inputs[0].domain == ROWS else s.outputs for s in step.segments]
+    out = np.zeros((len(places), *x.shape[1:]), F32)
+    for i, rows in enumerate(places):
+        if rows.stop > rows.start:
+            part = x[rows]
+            out[i] = {"mean": part.mean(0, dtype=np.float64), "first": part[0], "last": part[-1]}[kind]
+    return out
 
 
 def moe_route(step: ReferenceStep, node: Node, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -282,6 +297,7 @@ REFERENCE: dict[str, Callable[..., Any]] = {
             split,
             concat,
             gather,
+            pool,
         )
     },
     **{f.__name__: f for f in (moe_route, moe_linear, moe_sum, custom)},

@@ -36,12 +36,15 @@ class Architecture:
         causal: a position sees only itself and what stands before it.
         chunkable: a prompt may be split over several steps.
         cacheable: K/V (or state) of a prefix can be reused.
+
+    A file may say ``attention.causal = false`` of a causal architecture (embedding models made of decoders): its
+    instance then has none of the three, and ``g.causal`` is False.
     """
 
     gguf_names: ClassVar[tuple[str, ...]] = ()
-    causal: ClassVar[bool] = True
-    chunkable: ClassVar[bool] = True
-    cacheable: ClassVar[bool] = True
+    causal: bool = True
+    chunkable: bool = True
+    cacheable: bool = True
 
     def build(self, g: Graph, hp: Hparams, w: Weights, run: RunConfig) -> None:
         """Describe the graph.

@@ -14,13 +14,15 @@ from ggfw.errors import GraphError, ModelFileError
 from ggfw.graph.custom import custom_op
 from ggfw.graph.recurrent import RecurrentOps
 from ggfw.graph.rope import Rope
-from ggfw.graph.tensor import OUTPUTS, ROWS, Node, Shape, Tensor, broadcast_width
+from ggfw.graph.tensor import OUTPUTS, ROWS, SEQUENCES, Node, Shape, Tensor, broadcast_width
 from ggfw.graph.weights import WeightRef
 
 #: Gate functions of :meth:`Graph.moe_route`.
 GATES = ("softmax", "sigmoid", "softmax_weight")
 #: What :meth:`Graph.embed` looks up by.
-EMBED_BY = ("token", "position", "text")
+EMBED_BY = ("token", "position", "text", "type")
+#: Kinds of :meth:`Graph.pool`.
+POOLINGS = ("mean", "first", "last")
 #: Kinds of :meth:`Graph.reduce`.
 REDUCTIONS = ("mean", "norm")
 
@@ -30,13 +32,16 @@ class Graph(RecurrentOps):
 
     Attributes:
         nodes: in the order of the calls, which is an order of evaluation.
-        logits, hidden: the outputs set by :meth:`output`.
+        logits, hidden, pooled: the outputs set by :meth:`output`.
+        causal: whether positions see only what stands before them, unless an attention says otherwise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, causal: bool = True) -> None:
+        self.causal = causal
         self.nodes: list[Node] = []
         self.logits: Tensor | None = None
         self.hidden: Tensor | None = None
+        self.pooled: Tensor | None = None
         self._names: dict[str, int] = {}
 
     # -- plumbing ------------------------------------------------------------------------------------------------
@@ -77,7 +82,8 @@ class Graph(RecurrentOps):
 
         Args:
             by: token = the batch's tokens, or instead of rows the embeddings a batch brings; position = the rows'
-                positions; text = tokens, and row 0 for a batch of embeddings (a table beside that of the tokens).
+                positions; text = tokens, and row 0 for a batch of embeddings (a table beside that of the tokens);
+                type = the rows' token types, which are 0 for all (one sentence, not a pair).
         """
         if by not in EMBED_BY:
             raise GraphError(f"embed by {by!r} is unknown; {', '.join(EMBED_BY)} are known")
@@ -177,26 +183,36 @@ class Graph(RecurrentOps):
         window: int = 0,
         softcap: float = 0.0,
         sinks: WeightRef | None = None,
-        causal: bool = True,
+        causal: bool | None = None,
+        symmetric: bool = False,
+        v_columns: int = 0,
         kv_shape: tuple[int, int, int] | None = None,
     ) -> Tensor:
         """Softmax attention over the cache of ``layer``, into which k and v are stored first; flat (n_head * d_v,).
 
         Args:
             q: (n_head, d_k).
-            k, v: (n_head_kv, d_k) and (n_head_kv, d_v); both None = read the cache another layer filled.
+            k, v: (n_head_kv, d_k) and (n_head_kv, d_v); v None = the first ``v_columns`` of each k; both None = read
+                the cache another layer filled.
             layer: whose cache; layers with the same K/V shape and window share a pool.
             scale: factor of q k^T.
             window: a key is visible iff query position - key position < window; 0 = all.
+            symmetric: the window is on both sides instead: the two are at most window // 2 apart; not causal.
             softcap: cap * tanh(score / cap), 0 = none.
             sinks: (n_head,) logits that join the denominator only.
-            causal: False = every position of the segment is visible.
+            causal: False = every position of the segment is visible; None = as :attr:`causal` says.
+            v_columns: see v.
             kv_shape: (n_head_kv, d_k, d_v) where k and v are None.
         """
-        if (k is None) != (v is None):
-            raise GraphError("attention takes k and v together, or neither")
-        if k is not None and v is not None:
-            kv_shape = (k.shape[0], k.shape[1], v.shape[1])
+        causal = self.causal if causal is None else causal
+        if symmetric and (causal or not window):
+            raise GraphError("a symmetric window needs attention that is not causal, and a size")
+        if (v is None) == (k is not None and v_columns == 0):
+            raise GraphError("attention takes k and v, k and v_columns, or neither")
+        if k is not None:
+            if v_columns > k.shape[1]:
+                raise GraphError(f"v_columns {v_columns} exceed the {k.shape[1]} columns of {k}")
+            kv_shape = (k.shape[0], k.shape[1], v_columns if v is None else v.shape[1])
         if kv_shape is None:
             raise GraphError(
                 f"attention over the cache of layer {layer} needs kv_shape when k and v are absent"
@@ -208,7 +224,7 @@ class Graph(RecurrentOps):
                 f"{kv_shape[0]} key heads of {kv_shape[1]}"
             )
         _check_vector(sinks, n_head)
-        inputs = (q,) if k is None or v is None else (q, k, v)
+        inputs = tuple(t for t in (q, k, v) if t is not None)
         return self.node(
             "attention",
             inputs,
@@ -221,6 +237,7 @@ class Graph(RecurrentOps):
             softcap=softcap,
             sinks=sinks,
             causal=causal,
+            symmetric=symmetric,
             kv_shape=kv_shape,
         )[0]
 
@@ -345,6 +362,17 @@ class Graph(RecurrentOps):
         """Keep only the rows that want logits or hidden states; called before the last norm."""
         return self.node("gather", (x,), (x.shape,), OUTPUTS, f"{x.name}.outputs")[0]
 
+    def pool(self, x: Tensor, kind: str) -> Tensor:
+        """Make one row per sequence of its rows (or outputs): their mean, the first or the last; the shape stays.
+
+        A sequence is what one step sees of it, so the architecture is not chunkable.
+        """
+        if kind not in POOLINGS:
+            raise GraphError(f"pooling {kind!r} is unknown; {', '.join(POOLINGS)} are known")
+        if x.domain == SEQUENCES:
+            raise GraphError(f"{x} has one row per sequence already")
+        return self.node("pool", (x,), (x.shape,), SEQUENCES, f"{x.name}.{kind}", kind=kind)[0]
+
     # -- experts -------------------------------------------------------------------------------------------------
 
     def moe_route(
@@ -441,14 +469,16 @@ class Graph(RecurrentOps):
         domain = inputs[0].domain if inputs else ROWS
         return self.node("custom", inputs, (shape,), domain, name, custom=op, attrs=attrs)[0]
 
-    def output(self, *, hidden: Tensor, logits: Tensor | None = None) -> None:
-        """Set the outputs: ``hidden`` after the final norm, and ``logits``; both of output rows."""
+    def output(self, *, hidden: Tensor, logits: Tensor | None = None, pooled: Tensor | None = None) -> None:
+        """Set the outputs: ``hidden`` after the final norm and ``logits``, of output rows; ``pooled``, of sequences."""
         for tensor in (hidden, logits):
             if tensor is not None and tensor.domain != OUTPUTS:
                 raise GraphError(
                     f"output {tensor} must be of output rows; call select_outputs before the last norm"
                 )
-        self.hidden, self.logits = hidden, logits
+        if pooled is not None and pooled.domain != SEQUENCES:
+            raise GraphError(f"output {pooled} must have one row per sequence; call pool before")
+        self.hidden, self.logits, self.pooled = hidden, logits, pooled
 
 
 def _check_rank(weight: WeightRef, rank: int) -> None:

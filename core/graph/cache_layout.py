@@ -43,17 +43,18 @@ def cache_layout(graph: Graph) -> CacheLayout:
         GraphError: two attentions store into the cache of one layer, one reads a cache nobody fills, or a window is
             negative.
     """
-    kinds: dict[tuple[tuple[int, int, int], int], list[int]] = {}
-    stores = [n for n in graph.nodes if n.op == "attention" and len(n.inputs) == 3]
+    kinds: dict[tuple[tuple[int, int, int], int, bool], list[int]] = {}
+    stores = [n for n in graph.nodes if n.op == "attention" and len(n.inputs) > 1]
     for node in stores:
         if not 0 <= node.attrs["window"] < 2**31:
             raise GraphError(
                 f"{node} has a window of {node.attrs['window']} positions; 0 (no window) or more was expected"
             )
-        kinds.setdefault((node.attrs["kv_shape"], node.attrs["window"]), []).append(node.attrs["layer"])
+        kind = (node.attrs["kv_shape"], node.attrs["window"], len(node.inputs) == 2)
+        kinds.setdefault(kind, []).append(node.attrs["layer"])
     pools, place = [], {}
-    for i, ((shape, window), layers) in enumerate(kinds.items()):
-        pools.append(PoolSpec(tuple(layers), *shape, window=window))
+    for i, ((shape, window, v_in_k), layers) in enumerate(kinds.items()):
+        pools.append(PoolSpec(tuple(layers), *shape, window=window, v_in_k=v_in_k))
         for index, layer in enumerate(layers):
             if layer in place:
                 raise GraphError(

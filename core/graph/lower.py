@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ggfw.errors import GraphError
-from ggfw.graph.builder import EMBED_BY, GATES, REDUCTIONS, Graph
+from ggfw.graph.builder import EMBED_BY, GATES, POOLINGS, REDUCTIONS, Graph
 from ggfw.graph.cache_layout import CacheLayout, cache_layout, state_of
 from ggfw.graph.lower_recurrent import RecurrentLowering
 from ggfw.graph.passes import GATED, Uses, optimise
@@ -19,7 +19,7 @@ from ggfw.graph.rope import Rope
 from ggfw.graph.tensor import OUTPUTS, ROWS, Node, Tensor
 from ggfw.graph.weights import WeightRef
 
-WANT_LOGITS, WANT_HIDDEN = 1, 2
+WANT_LOGITS, WANT_HIDDEN, WANT_POOLED = 1, 2, 4
 
 #: enum ggfw_elementwise_kind
 ELEMENTWISE = {
@@ -71,7 +71,7 @@ class _Lowering(RecurrentLowering):
         self.graph = graph
         self.kernels = kernels
         self.layout = layout
-        outputs = {t for t in (graph.logits, graph.hidden) if t is not None}
+        outputs = {t for t in (graph.logits, graph.hidden, graph.pooled) if t is not None}
         self.nodes = optimise(graph.nodes, outputs, fuse)
         self.uses = Uses(self.nodes, outputs)
         self.index = {id(node): i for i, node in enumerate(self.nodes)}
@@ -94,6 +94,7 @@ class _Lowering(RecurrentLowering):
         plan = Plan(self.steps, self.layout, max_rows, max_outputs)
         plan.logits = self.place[self.graph.logits] if self.graph.logits is not None else None
         plan.hidden = self.place[self.graph.hidden] if self.graph.hidden is not None else None
+        plan.pooled = self.place[self.graph.pooled] if self.graph.pooled is not None else None
         if plan.logits is not None:
             self.steps.append(Step("sample", OUTPUTS, [plan.logits], needed_for=WANT_LOGITS))
         for step in self.steps:
@@ -104,9 +105,10 @@ class _Lowering(RecurrentLowering):
         return plan
 
     def _wants(self) -> dict[int, int]:
-        """What each node is needed for; 0 = always (it stores into a cache, or both outputs need it)."""
+        """What each node is needed for; 0 = always (it stores into a cache)."""
         need: dict[Tensor, int] = {}
-        for output, want in ((self.graph.logits, WANT_LOGITS), (self.graph.hidden, WANT_HIDDEN)):
+        g = self.graph
+        for output, want in ((g.logits, WANT_LOGITS), (g.hidden, WANT_HIDDEN), (g.pooled, WANT_POOLED)):
             if output is not None:
                 need[output] = need.get(output, 0) | want
         result = {}
@@ -319,9 +321,9 @@ class _Lowering(RecurrentLowering):
         a = node.attrs
         rope: Rope | None = a["rope"]
         table = self._table(rope) if rope is not None else None
-        *query, k, v = node.inputs
         pool, layer = self.layout.place[a["layer"]]
         spec = self.layout.pools[pool]
+        *query, k, v = (*node.inputs, None) if spec.v_in_k else node.inputs
         q = query[0] if query else None
         step = self._step("rope_store", node, [q, k, v], union="rope_store")
         step.inputs.append(table)
@@ -363,8 +365,8 @@ class _Lowering(RecurrentLowering):
         step = self._step("attention", node, node.inputs, union="attention")
         step.params = {
             "n_head": node.inputs[0].shape[0], "n_head_kv": n_head_kv, "d_k": d_k, "d_v": d_v, "pool": pool,
-            "layer": layer, "window": a["window"], "bidirectional": int(not a["causal"]), "scale": a["scale"],
-            "softcap": a["softcap"], "sinks": a["sinks"],
+            "layer": layer, "window": a["window"], "scale": a["scale"], "softcap": a["softcap"],
+            "sinks": a["sinks"], "bidirectional": 2 if a["symmetric"] else int(not a["causal"]),
         }  # fmt: skip
         self._produce(step, *node.outputs)
 
@@ -408,6 +410,11 @@ class _Lowering(RecurrentLowering):
 
     def _gather(self, node: Node) -> None:
         self._produce(self._step("gather", node, node.inputs), *node.outputs)
+
+    def _pool(self, node: Node) -> None:
+        step = self._step("pool", node, node.inputs, union="pooling")
+        step.params = {"kind": POOLINGS.index(node.attrs["kind"]), "input_domain": node.inputs[0].domain}
+        self._produce(step, *node.outputs)
 
     # -- plugins' own --------------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ def split_attention(nodes: list[Node], outputs: set[Tensor]) -> list[Node]:
         if node.op != "attention":
             result.append(node)
             continue
-        if len(node.inputs) == 3:
+        if len(node.inputs) > 1:
             result.append(fused("kv_store", node.inputs[1:], (), layer=node.attrs["layer"]))
         result.append(fused("attend", node.inputs[:1], node.outputs, **node.attrs))
     return result
@@ -124,7 +124,8 @@ def fuse_rope_store(nodes: list[Node], outputs: set[Tensor]) -> list[Node]:
     for i, store in enumerate(nodes):
         if store.op != "kv_store":
             continue
-        k, v = store.inputs
+        k, *rest = store.inputs
+        v = rest[0] if rest else None  # None: columns of K
         gone: list[Node] = []
         rope, k_norm, eps = None, None, 0.0
         if k.node.op == "rope" and uses.only(k):
@@ -134,15 +135,16 @@ def fuse_rope_store(nodes: list[Node], outputs: set[Tensor]) -> list[Node]:
             gone += absorbed
             k_norm = norm
         v_norm = None
-        if v.node.op == "rms_norm" and uses.only(v) and _is_per_head(v.node):
+        if v is not None and v.node.op == "rms_norm" and uses.only(v) and _is_per_head(v.node):
             v_norm, v = v.node, v.node.inputs[0]
             gone.append(v_norm)
         rotated = _rotated_query(attends.get(store.attrs["layer"]), uses) if rope is not None else None
-        inputs, results, q_norm = [k, v], (), None  # type: list[Tensor], tuple[Tensor, ...], Node | None
+        stored = [k] if v is None else [k, v]
+        inputs, results, q_norm = stored, (), None  # type: list[Tensor], tuple[Tensor, ...], Node | None
         if rotated is not None and rotated.node.attrs["rope"] == rope:
             q, q_norm, absorbed = _rotation(rotated.node.inputs[0], uses)
             gone += [rotated.node, *absorbed]
-            inputs, results = [q, k, v], (rotated,)
+            inputs, results = [q, *stored], (rotated,)
         norms = [n for n in (q_norm, k_norm, v_norm) if n is not None]
         if len({n.attrs["eps"] for n in norms}) > 1:
             continue

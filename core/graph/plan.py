@@ -116,7 +116,7 @@ class Plan:
     """Steps, their memory, and the caches they need.
 
     Attributes:
-        logits, hidden: views of the outputs.
+        logits, hidden, pooled: views of the outputs.
         arena_bytes: size of the arena.
     """
 
@@ -126,6 +126,7 @@ class Plan:
     max_outputs: int
     logits: View | None = None
     hidden: View | None = None
+    pooled: View | None = None
     arena_bytes: int = 0
 
     def capacity(self, domain: int) -> int:
@@ -141,7 +142,7 @@ class Plan:
                 if view.buffer.first < 0:
                     view.buffer.first = i
                 view.buffer.last = i
-        for output in (self.logits, self.hidden):
+        for output in (self.logits, self.hidden, self.pooled):
             if output is not None:
                 output.buffer.last = len(self.steps)
         placed: list[Buffer] = []

@@ -123,7 +123,7 @@ typedef struct ggfw_batch {
 
 /* Pages of the layers of one kind. A page holds page_size positions of K and of V of every layer of the pool:
  *   K of (layer l, page p): k + (l * n_pages + p) * k_page_bytes, as [n_head_kv][page_size][d_k]
- *   V likewise with d_v. Element type: GGFW_KV_F32, GGFW_KV_F16 or GGFW_KV_BF16. */
+ *   V likewise with d_v; v = NULL: V is the first d_v columns of K. Element type: enum ggfw_kv_type. */
 enum ggfw_kv_type { GGFW_KV_F32 = 0, GGFW_KV_F16 = 1, GGFW_KV_BF16 = 2 };
 
 typedef struct ggfw_pool {
@@ -218,7 +218,8 @@ typedef struct ggfw_rope {
 } ggfw_rope;
 
 /* in[0]: q, in[1]: k, in[2]: v, in[3]: rope table of q and k (absent = no rotation); q is written to out[0] (may be
- * in[0]), k and v go to the cache of (pool, layer) at the row's position. Absent k (width 0): q only; absent q: k and v only.
+ * in[0]), k and v go to the cache of (pool, layer) at the row's position. Absent k (width 0): q only; absent q: k and v
+ * only; absent v: K only.
  * q and k may be RMS-normalised per head before the rotation (q_norm, k_norm: [d] or NULL with norm_flags bit set for
  * a norm without weight), and q is multiplied by q_scale after it. v_norm likewise (bit 4), without rotation. */
 enum ggfw_rope_pairing { GGFW_ROPE_NORM = 0, GGFW_ROPE_NEOX = 1 };
@@ -244,8 +245,11 @@ typedef struct ggfw_rope_store {
 
 /* softmax(scale * q k^T, masked) v over the cache of (pool, layer); GQA: head h reads kv head h / (n_head / n_head_kv).
  * Key p0 is visible to query p1 iff p0 <= p1 (unless bidirectional) and, with window > 0, p1 - p0 < window.
- * Bidirectional: all keys of the segment. softcap: cap * tanh(s / cap) before the mask. sinks: a logit per head that
+ * Bidirectional: all keys of the segment but those that the window hides; with GGFW_BOTH_SIDES the window is on both
+ * sides: |p1 - p0| <= window / 2. softcap: cap * tanh(s / cap) before the mask. sinks: a logit per head that
  * joins max and denominator only. alibi: slope per head, adds slope * (p0 - p1). Sums are kept in f32. */
+enum ggfw_direction { GGFW_CAUSAL = 0, GGFW_BIDIRECTIONAL = 1, GGFW_BOTH_SIDES = 2 };
+
 typedef struct ggfw_attention {
     int32_t n_head;
     int32_t n_head_kv;
@@ -254,7 +258,7 @@ typedef struct ggfw_attention {
     int32_t pool;
     int32_t layer;
     int32_t window;
-    int32_t bidirectional;
+    int32_t bidirectional; /* enum ggfw_direction */
     float scale;
     float softcap;
     const float *sinks;
@@ -393,7 +397,7 @@ typedef struct ggfw_delta_rule {
 
 typedef struct ggfw_embed {
     float scale;
-    int32_t by; /* 0 = token, 1 = position, 2 = token, or row 0 for a batch of embeddings */
+    int32_t by; /* 0 = token, 1 = position, 2 = token, or row 0 for a batch of embeddings, 3 = row 0 for all */
 } ggfw_embed;
 
 typedef struct ggfw_custom {

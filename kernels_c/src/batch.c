@@ -12,7 +12,7 @@ void batch_rules_of(const ggfw_step *steps, int32_t n_steps, batch_rules *rules)
     for (int32_t i = 0; i < n_steps; i++) {
         const ggfw_step *s = &steps[i];
         if (s->domain == GGFW_DOMAIN_SEQUENCES) rules->by_sequence = 1;
-        if (s->op == GGFW_OP_EMBED && s->weight[0] != NULL) {
+        if (s->op == GGFW_OP_EMBED && s->weight[0] != NULL && s->params.embed.by != 3) {
             int64_t *limit = s->params.embed.by == 1 ? &rules->n_position_rows : &rules->n_token_rows;
             if (*limit == 0 || s->weight[0]->n_out < *limit) *limit = s->weight[0]->n_out;
         }

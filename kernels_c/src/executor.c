@@ -88,7 +88,7 @@ static int pools_are_good(const ggfw_pool *pools, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         const ggfw_pool *p = &pools[i];
         if (p->page_size < 16 || p->page_size % 16 != 0 || p->n_pages < 0 || p->type < GGFW_KV_F32 ||
-            p->type > GGFW_KV_BF16)
+            p->type > GGFW_KV_BF16 || (p->v == NULL && p->d_v > p->d_k))
             return 0;
     }
     return 1;

@@ -8,8 +8,8 @@ part r for the positions of all of them.
     x = x + Wdown (silu(Wgate h) * Wup h)                           in the first layers
     x = x + sum_e p_e ffn_e(h) + ffn_s(h)                           after them, h = rms_norm(x)
 
-Keys and values are never expanded: the cache holds c and r. Only files older than that form have both matrices in one
-(``attn_kv_b``), and are run with keys and values of each head's own.
+Keys and values are never expanded: the cache holds [c, rope r]. Only files older than that form have both matrices in
+one (``attn_kv_b``), and are run with keys and values of each head's own.
 
 Source: DeepSeek 2024 (2405.04434, 2412.19437); tensor names as in ``llama_model_deepseek2``.
 """
@@ -94,9 +94,10 @@ def attention(g: Graph, h: Tensor, b: Weights, hp: Hparams, rope: Rope, scale: f
         q, k = g.concat(q_plain, q_rot), g.concat(k_plain, k_rot)
         return g.attention(sharpened(g, q, hp), k, v, layer=layer, scale=scale)
     expect_cache(hp, b["attn_k_b"], 1, n_latent + n_rot, n_latent)
-    v = latent.heads(1, n_latent)
-    q, k = g.concat(g.linear_heads(q_plain, b["attn_k_b"]), q_rot), g.concat(v, k_rot)
-    mixed = g.attention(sharpened(g, q, hp), k, v, layer=layer, scale=scale)  # (T, n_head * n_latent)
+    q = g.concat(g.linear_heads(q_plain, b["attn_k_b"]), q_rot)
+    k = g.concat(latent.heads(1, n_latent), k_rot)
+    q = sharpened(g, q, hp)
+    mixed = g.attention(q, k, None, v_columns=n_latent, layer=layer, scale=scale)  # (T, n_head * n_latent)
     values = b["attn_v_b"]
     if values.shape[1] != d_v:
         key = f"{hp.architecture}.attention.value_length_mla"

@@ -26,6 +26,10 @@ typedef struct key_range {
 
 VF_INLINE key_range visible_keys(const ggfw_attention *p, const ggfw_segment *segment, int32_t position) {
     int32_t end = p->bidirectional ? segment->position + segment->n_rows : position + 1;
+    if (p->bidirectional == GGFW_BOTH_SIDES) {
+        int32_t side = p->window / 2;
+        return (key_range){larger(position - side, 0), smaller(end, position + 1 + side)};
+    }
     int32_t begin = p->window > 0 && position >= p->window ? position - p->window + 1 : 0;
     return (key_range){begin, end};
 }

@@ -137,11 +137,10 @@ VF_INLINE void decode_dots(const uint8_t *keys, int32_t type, int32_t d, const d
     }
 }
 
-/* accumulators += p V for keys [begin, end) of one page; values points to key `begin`, scores[h][i] to its weight. */
-VF_INLINE void decode_values(const uint8_t *values, int32_t type, int32_t d, int32_t n_keys, decode_tile *t,
-                             int32_t first, const int heads) {
+/* accumulators += p V for n_keys keys of one page, `row` bytes apart; scores[h][first] is the weight of the first. */
+VF_INLINE void decode_values(const uint8_t *values, int64_t row, int32_t type, int32_t d, int32_t n_keys,
+                             decode_tile *t, int32_t first, const int heads) {
     const int columns = heads * 4 <= DECODE_ACCUMULATORS ? 4 : 1; /* vectors of V in registers */
-    const int64_t row = d * kv_element_bytes(type);
     int32_t c = 0;
     for (; columns > 1 && c + 16 * columns <= d; c += 16 * columns) {
         vf a[16];
@@ -206,8 +205,9 @@ VF_INLINE void decode_block(const ggfw_step *step, const ggfw_run *run, const gg
             prefetch_rows(k_at(pool, p->layer, next_page, kv_head, next % pool->page_size),
                           16 * pool->d_k * kv_element_bytes(type), 1);
         }
-        prefetch_rows(v_at(pool, p->layer, page, kv_head, key % pool->page_size),
-                      16 * pool->d_v * kv_element_bytes(type), 2);
+        if (pool->v != NULL)
+            prefetch_rows(v_at(pool, p->layer, page, kv_head, key % pool->page_size),
+                          16 * pool->d_v * kv_element_bytes(type), 2);
         decode_dots(k_at(pool, p->layer, page, kv_head, key % pool->page_size), type, pool->d_k, t, heads, dots);
         for (int h = 0; h < heads; h++) {
             vf s = finish_scores(p, vf_load(dots[h]), key, t->visible[h], t->position[h], t->slope[h]);
@@ -235,7 +235,8 @@ VF_INLINE void decode_block(const ggfw_step *step, const ggfw_run *run, const gg
     for (int32_t key = begin; key < end;) {
         int32_t slot = key % pool->page_size, n = smaller(pool->page_size - slot, end - key);
         int32_t page = page_of(run, segment, p->pool, key);
-        decode_values(v_at(pool, p->layer, page, kv_head, slot), type, pool->d_v, n, t, key - block, heads);
+        decode_values(v_at(pool, p->layer, page, kv_head, slot), v_row_bytes(pool), type, pool->d_v, n, t, key - block,
+                      heads);
         key += n;
     }
 }

@@ -101,9 +101,9 @@ VF_INLINE void prompt_load_keys(const uint8_t *from, int32_t d, float *to, const
     }
 }
 
-/* 16 values of d elements to 16 rows of to[.][pad16(d)]. Constant type. */
-VF_INLINE void prompt_load_values(const uint8_t *from, int32_t d, float *to, const int32_t type) {
-    const int64_t element = kv_element_bytes(type), row = d * element;
+/* 16 values of d elements, `row` bytes apart, to 16 rows of to[.][pad16(d)]. Constant type. */
+VF_INLINE void prompt_load_values(const uint8_t *from, int64_t row, int32_t d, float *to, const int32_t type) {
+    const int64_t element = kv_element_bytes(type);
     for (int k = 0; k < 16; k++)
         for (int32_t c = 0; c < d; c += 16)
             vf_store(to + k * pad16(d) + c, d - c >= 16 ? kv_load(from + k * row + c * element, type)
@@ -111,10 +111,10 @@ VF_INLINE void prompt_load_values(const uint8_t *from, int32_t d, float *to, con
 }
 
 #define PROMPT_LOAD(type)                                                                                              \
-    static void prompt_load_##type(const uint8_t *k, const uint8_t *v, int32_t d_k, int32_t d_v, float *keys,          \
-                                   float *values) {                                                                    \
+    static void prompt_load_##type(const uint8_t *k, const uint8_t *v, int64_t v_row, int32_t d_k, int32_t d_v,        \
+                                   float *keys, float *values) {                                                       \
         prompt_load_keys(k, d_k, keys, type);                                                                          \
-        prompt_load_values(v, d_v, values, type);                                                                      \
+        prompt_load_values(v, v_row, d_v, values, type);                                                               \
     }
 PROMPT_LOAD(GGFW_KV_F32)
 PROMPT_LOAD(GGFW_KV_F16)
@@ -128,11 +128,12 @@ static void prompt_load_block(const ggfw_step *step, const ggfw_run *run, const 
     for (int32_t key = begin / 16 * 16; key < end; key += 16) {
         int32_t page = page_of(run, segment, p->pool, key), slot = key % pool->page_size;
         const uint8_t *k = k_at(pool, p->layer, page, kv_head, slot), *v = v_at(pool, p->layer, page, kv_head, slot);
+        const int64_t v_row = v_row_bytes(pool);
         float *keys = w->keys + (key - block), *values = w->values + (int64_t)(key - block) * pad16(p->d_v);
         switch (pool->type) {
-        case GGFW_KV_F32: prompt_load_GGFW_KV_F32(k, v, p->d_k, p->d_v, keys, values); break;
-        case GGFW_KV_F16: prompt_load_GGFW_KV_F16(k, v, p->d_k, p->d_v, keys, values); break;
-        default: prompt_load_GGFW_KV_BF16(k, v, p->d_k, p->d_v, keys, values); break;
+        case GGFW_KV_F32: prompt_load_GGFW_KV_F32(k, v, v_row, p->d_k, p->d_v, keys, values); break;
+        case GGFW_KV_F16: prompt_load_GGFW_KV_F16(k, v, v_row, p->d_k, p->d_v, keys, values); break;
+        default: prompt_load_GGFW_KV_BF16(k, v, v_row, p->d_k, p->d_v, keys, values); break;
         }
     }
 }

@@ -17,8 +17,14 @@ VF_INLINE uint8_t *k_at(const ggfw_pool *pool, int32_t layer, int32_t page, int3
            ((int64_t)head * pool->page_size + slot) * pool->d_k * kv_element_bytes(pool->type);
 }
 VF_INLINE uint8_t *v_at(const ggfw_pool *pool, int32_t layer, int32_t page, int32_t head, int32_t slot) {
+    if (pool->v == NULL) return k_at(pool, layer, page, head, slot);
     return pool->v + ((int64_t)layer * pool->n_pages + page) * pool->v_page_bytes +
            ((int64_t)head * pool->page_size + slot) * pool->d_v * kv_element_bytes(pool->type);
+}
+
+/* Bytes from V of one position to V of the next. */
+VF_INLINE int64_t v_row_bytes(const ggfw_pool *pool) {
+    return (pool->v == NULL ? pool->d_k : pool->d_v) * kv_element_bytes(pool->type);
 }
 
 /* 16 elements as floats. Call with a constant type. */

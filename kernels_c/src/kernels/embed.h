@@ -16,7 +16,7 @@ static void embed_run(const ggfw_step *step, const ggfw_run *run, int32_t row_be
         for (int32_t row = r.begin; row < r.end; row++)
             memcpy(floats_of(run, &step->out[0], row), batch->embeddings + (int64_t)row * width,
                    (size_t)width * sizeof(float));
-    } else if (p->by == 2 && batch->embeddings) {
+    } else if (p->by == 3 || (p->by == 2 && batch->embeddings)) {
         int32_t first = 0;
         for (int32_t row = r.begin; row < r.end; row++)
             w->kernel->unpack_rows(w->data, w->n_out, w->n_in, &first, 1, floats_of(run, &step->out[0], row),
