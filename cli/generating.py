@@ -35,7 +35,9 @@ _SAMPLING = (
     setting("--xtc-threshold", type=float, help="Probability from which on XTC drops tokens."),
     setting("--min-keep", type=int, help="Tokens that top-p, min-p, typical-p and XTC leave at least."),
     setting("--dynatemp-range", type=float, help="Vary the temperature by this with the entropy; 0: off."),
-    setting("--dynatemp-exp", "--dynatemp-exponent", type=float, help="How the entropy maps into that range."),
+    setting(
+        "--dynatemp-exp", "--dynatemp-exponent", type=float, help="How the entropy maps into that range."
+    ),
     setting("--mirostat", type=int, help="Steer the surprise of the text: version 1 or 2; 0: off."),
     setting("--mirostat-tau", "--mirostat-ent", type=float, help="Surprise that mirostat aims at, in bits."),
     setting("--mirostat-eta", "--mirostat-lr", type=float, help="Mirostat's learning rate."),
@@ -56,7 +58,10 @@ _SAMPLING = (
         help="No repetition reaches over TEXT; replaces the defaults; none: there are none. Repeatable.",
     ),
     setting(
-        "--samplers", "--sampler-seq", metavar="NAMES", help="Stages in their order: a;b;c or letters (edskypmxt)."
+        "--samplers",
+        "--sampler-seq",
+        metavar="NAMES",
+        help="Stages in their order: a;b;c or letters (edskypmxt).",
     ),
     setting(
         "--sampling-profile",
@@ -74,7 +79,12 @@ _ENDING = (
     setting("--stop", multiple=True, metavar="TEXT", help="End the answer before TEXT. Repeatable."),
     setting("--timeout", type=float, metavar="SECONDS", help="Give up after so many seconds."),
     setting("--ignore-eos", is_flag=True, help="Never draw a token that ends the answer."),
-    setting("--logprobs", type=click.IntRange(0), metavar="N", help="With --json: log-probabilities of each token and the N likeliest."),
+    setting(
+        "--logprobs",
+        type=click.IntRange(0),
+        metavar="N",
+        help="With --json: log-probabilities of each token and the N likeliest.",
+    ),
 )
 
 _KEYS = (
