@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ggfw.chat.deltas import Delta
     from ggfw.descriptors import SamplerStage
     from ggfw.model import LoadedModel
+    from ggfw.sampling.arithmetic import F32
 
 T = TypeVar("T")
 
@@ -202,13 +203,16 @@ class Engine:
         request, setup, constraint = work.request, work.setup, work.request.constraint
         native = setup.host_reason is None
         if isinstance(constraint, MaskedConstraint):
-            # Python has to ask the constraint, so the row is a host row; the native chain serves it all the same.
             chain = None
             if native:
                 chain = self.model.executor.new_sampler(replace(setup, n_logprobs=None), request.prompt)
             if chain is None:
                 chain = setup.sampler()
                 chain.seed(request.prompt)
+            elif hasattr(chain, "hold"):
+                # The first draw is made in the step, and taken in when the constraint has been asked.
+                chain.hold()
+                work.native = chain
             work.host, work.masked = ConstrainedSampler(chain, constraint), constraint
             return
         if constraint is None and native:
@@ -307,26 +311,51 @@ class Engine:
                 continue
             row += segment.n_outputs
             try:
-                if sampled is None:
-                    assert out.logits is not None and work.host is not None
-                    token = work.host.pick(out.logits[row - 1])
-                    if work.masked is not None and not work.masked.allows(token):
-                        self._stuck(work)
-                        continue
-                    work.host.accept(token)
-                elif sampled < 0:
+                if sampled is not None and sampled < 0:
                     raise NonFiniteLogits("the model produced non-finite logits")
-                else:
+                if work.host is None:
+                    assert sampled is not None
                     token = sampled
+                else:
+                    assert out.logits is not None
+                    found = self._host_token(work, sampled, out.logits[row - 1])
+                    if found is None:
+                        self._end(work, "stop")
+                        continue
+                    token = found
                 noted = None
                 if work.logprobs is not None:
-                    if sampled is None:
+                    if work.host is not None:
                         noted = token_logprob(out.logits[row - 1], token, work.setup.n_logprobs or 0)
                     else:
                         noted = work.native.take_logprob()
                 self._take(work, token, now, noted)
             except Exception as error:
                 self._fail(work, _wrapped(work, error), "error")
+
+    @staticmethod
+    def _host_token(work: Running, drawn: int | None, logits: F32) -> int | None:
+        """The token of a host row, taken in; None where a constraint is satisfied and nothing else is possible.
+
+        Args:
+            drawn: what the executor has drawn already, for the constraint to judge; None: nothing.
+            logits: the row (n_vocab,).
+
+        Raises:
+            GenerationError: the constraint leads nowhere.
+        """
+        host, masked = work.host, work.masked
+        if isinstance(host, ConstrainedSampler) and drawn is not None:
+            token = host.settle(drawn, logits)
+        else:
+            token = host.pick(logits)
+        if masked is not None and not masked.allows(token):
+            if masked.complete:
+                return None
+            why = masked.failure or "every token it allows is suppressed"
+            raise GenerationError(f"the constraint of request {work.request.id} leads nowhere: {why}")
+        host.accept(token)
+        return token
 
     def _take(self, work: Running, token: int, now: float, noted: TokenLogprob | None = None) -> None:
         """A request has drawn a token; ``noted`` is its log-probability, where that was asked for."""
@@ -351,15 +380,6 @@ class Engine:
             self._end(work, "stop")
         elif len(tokens) >= work.limit:
             self._end(work, "length")
-
-    def _stuck(self, work: Running) -> None:
-        """The constraint allows no token at all, or the parameters forbid all that it allows."""
-        assert work.masked is not None
-        if work.masked.complete:
-            self._end(work, "stop")
-            return
-        why = work.masked.failure or "every token it allows is suppressed"
-        raise GenerationError(f"the constraint of request {work.request.id} leads nowhere: {why}")
 
     def _end(self, work: Running, reason: str) -> None:
         deltas = self._last_deltas(work)

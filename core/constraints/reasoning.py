@@ -100,6 +100,15 @@ class AfterReasoning:
             out[token] = out[token] or self._is_layout(token)
         return out
 
+    def bitmask(self) -> NDArray[np.uint32]:
+        """The mask as bits; see :meth:`GrammarConstraint.bitmask`."""
+        if self._phase == "answer":
+            return self.answer.bitmask()
+        mask = self.mask()
+        padded = np.zeros(-(-mask.size // 32) * 32, np.bool_)
+        padded[: mask.size] = mask
+        return np.packbits(padded, bitorder="little").view(np.uint32)
+
     def first_bytes(self) -> NDArray[np.bool_]:
         """(256,) bool: bytes with which the next token may begin; outside the answer all."""
         return self.answer.first_bytes() if self._phase == "answer" else np.ones(256, np.bool_)

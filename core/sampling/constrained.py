@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ggfw.errors import NonFiniteLogits
 from ggfw.sampling.constraint import MaskedConstraint, masked_row
@@ -38,6 +38,10 @@ class ConstrainedSampler:
     def __init__(self, chain: Chain, constraint: MaskedConstraint) -> None:
         self.chain = chain
         self.constraint = constraint
+        #: The native chain looks at the mask itself, without a masked copy of the row made in NumPy.
+        self._pick_masked: Callable[[ArrayLike, NDArray[np.uint32]], int] | None = getattr(
+            chain, "pick_masked", None
+        )
         #: How often the first draw was refused.
         self.n_refused = 0
 
@@ -62,14 +66,17 @@ class ConstrainedSampler:
         Raises:
             NonFiniteLogits: the row has no logit above -inf.
         """
-        token = self.chain.pick(row)
+        return self.settle(self.chain.pick(row), row)
+
+    def settle(self, token: int, row: ArrayLike) -> int:
+        """What becomes of the first draw ``token`` from ``row``: itself, or what is drawn instead."""
         if self.constraint.allows(token):
             return token
         self.n_refused += 1
-        masked = masked_row(np.asarray(row, np.float32), self.constraint)
-        if masked is None:
-            return token
         try:
-            return self.chain.pick(masked)
-        except NonFiniteLogits:  # what is allowed has been biased away
+            if self._pick_masked is not None:
+                return self._pick_masked(row, self.constraint.bitmask())
+            masked = masked_row(np.asarray(row, np.float32), self.constraint)
+            return token if masked is None else self.chain.pick(masked)
+        except NonFiniteLogits:  # nothing is allowed, or what is allowed has been biased away
             return token

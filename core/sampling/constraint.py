@@ -45,6 +45,10 @@ class MaskedConstraint(Constraint, Protocol):
         """(n_vocab,) bool: which tokens may come next, exactly those that :meth:`allows` allows."""
         ...
 
+    def bitmask(self) -> NDArray[np.uint32]:
+        """The mask as bits: bit i % 32 of word i // 32. Valid until the state changes; tokens beyond it are refused."""
+        ...
+
     def prepare(self) -> None:
         """The next question comes in a while: a chance to begin with the mask in another thread."""
         ...

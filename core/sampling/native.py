@@ -2,8 +2,8 @@
 
 The library is handed in (``ffi`` with the declarations of ``ggfw_sampler.h``, ``lib`` opened by it), because the
 core does not look for libraries itself. The executor takes :attr:`NativeSampler.pointer` into its batch and runs the
-chain inside the step; Python then only reads the token. A constrained row cannot be sampled there: use
-:meth:`NativeSampler.to_python`.
+chain inside the step; Python then only reads the token. Where a token may still be refused, the sampler is *held* and
+:meth:`NativeSampler.accept` takes the token in.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ggfw.errors import GgfwError, InvalidRequest, NonFiniteLogits, UnsupportedError
 from ggfw.sampling.arithmetic import F32, Ids
@@ -181,7 +181,11 @@ class NativeSampler:
         """Say that ``token`` entered the text."""
         if self._remembers:
             self._history.append(int(token))
-        check_status(self._lib.ggfw_sampler_accept(self.pointer, int(token)))
+        check_status(self._lib.ggfw_sampler_settle(self.pointer, int(token)))
+
+    def hold(self) -> None:
+        """Let an executor that draws with this sampler leave it to :meth:`accept` to take the token in."""
+        self._lib.ggfw_sampler_hold(self.pointer)
 
     def pick(self, row: ArrayLike) -> int:
         """One token for a row of raw logits (n_vocab,) float32, which is not written to; an empty row gives 0.
@@ -192,6 +196,18 @@ class NativeSampler:
         logits = _contiguous(row)
         data = self._ffi.from_buffer("float[]", logits)
         return check_status(self._lib.ggfw_sampler_pick(self.pointer, data, logits.size))
+
+    def pick_masked(self, row: ArrayLike, mask: NDArray[np.uint32]) -> int:
+        """:meth:`pick` as if everything were at -inf whose bit is not set in ``mask`` (n_words,).
+
+        Raises:
+            NonFiniteLogits: nothing above -inf is left.
+        """
+        logits = _contiguous(row)
+        data, words = self._ffi.from_buffer("float[]", logits), self._ffi.from_buffer("uint32_t[]", mask)
+        return check_status(
+            self._lib.ggfw_sampler_pick_masked(self.pointer, data, logits.size, words, mask.size)
+        )
 
     def distribution(self, row: ArrayLike) -> tuple[Ids, F32]:
         """What :meth:`pick` draws from: ids (n,) best first, probabilities (n,) float32."""

@@ -95,6 +95,15 @@ int32_t ggfw_sampler_accept(ggfw_sampler *sampler, int32_t id);
 /* One token id >= 0, or a negative status. An empty row gives 0. Does not accept the token. */
 int32_t ggfw_sampler_pick(ggfw_sampler *sampler, const float *row, int32_t n_vocab);
 
+/* A held sampler's picks may still be refused: ggfw_sampler_accept, which an executor calls with each pick, does nothing
+ * for it, and ggfw_sampler_settle takes the token in. */
+void ggfw_sampler_hold(ggfw_sampler *sampler);
+int32_t ggfw_sampler_settle(ggfw_sampler *sampler, int32_t id);
+/* Pick as if the logits of all ids were -inf whose bit (id % 32 of word id / 32) is not set in mask [n_words]; ids beyond
+ * it are refused too. GGFW_SAMPLE_NONFINITE: nothing above -inf is left. */
+int32_t ggfw_sampler_pick_masked(ggfw_sampler *sampler, const float *row, int32_t n_vocab, const uint32_t *mask,
+                                 int32_t n_words);
+
 /* What pick draws from: at most `capacity` of the candidates, best first, with their probabilities. Returns the
  * number of all candidates or a negative status; draws no random number. */
 int32_t ggfw_sampler_distribution(ggfw_sampler *sampler, const float *row, int32_t n_vocab, int32_t capacity,

@@ -332,6 +332,7 @@ void ggfw_sampler_free(ggfw_sampler *sampler) {
     free(sampler->terms);
     free(sampler->distance);
     free(sampler->edited_row);
+    free(sampler->masked_row);
     free(sampler);
 }
 
@@ -341,6 +342,7 @@ ggfw_sampler *ggfw_sampler_clone(const ggfw_sampler *sampler) {
     s->params = sampler->params;
     s->rng = sampler->rng;
     s->n_accepted = sampler->n_accepted;
+    s->held = sampler->held;
     s->penalises = sampler->penalises;
     s->only_lowers = sampler->only_lowers;
     if (!make_arrays(s) || !ggfw_window_copy(&s->window, &sampler->window) || !ggfw_dry_copy(&s->dry, &sampler->dry)) {
@@ -360,6 +362,10 @@ int32_t ggfw_sampler_seed(ggfw_sampler *sampler, const int32_t *ids, int32_t n) 
 }
 
 int32_t ggfw_sampler_accept(ggfw_sampler *sampler, int32_t id) {
+    return sampler->held ? GGFW_SAMPLE_OK : ggfw_sampler_settle(sampler, id);
+}
+
+int32_t ggfw_sampler_settle(ggfw_sampler *sampler, int32_t id) {
     if (sampler->n_accepted < sampler->params.min_tokens) sampler->n_accepted++;
     return ggfw_sampler_seed(sampler, &id, 1);
 }

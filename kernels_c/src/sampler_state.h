@@ -27,6 +27,7 @@ struct ggfw_sampler {
     ggfw_bias *bias;            /* [n_bias] ids rising */
     int32_t *end_ids;           /* [n_end] ids rising */
     int32_t n_accepted;
+    int32_t held; /* accept does nothing */
     ggfw_rng rng;
     ggfw_window window;
     ggfw_dry dry;
@@ -46,6 +47,8 @@ struct ggfw_sampler {
     double *distance; /* typical-p only: from the entropy */
     float *edited_row;
     int32_t edited_row_capacity;
+    float *masked_row;
+    int32_t masked_row_capacity;
 };
 
 /* Fill s->probabilities. */
