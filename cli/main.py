@@ -32,6 +32,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "embed": ("embed", "Print embeddings of texts."),
     "bench": ("bench", "Measure prompt and decode speed."),
     "verify": ("verify", "Check native execution against the exact reference, step by step."),
+    "trace": ("trace", "Write every named tensor of one run to a file."),
     "plugins": ("plugins", "List, show and check plugins."),
     "doctor": ("doctor", "Report on this machine and this installation."),
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
@@ -10,7 +12,7 @@ from ggfw.cli import terminal
 from ggfw.cli.loading import COUNT, models_dir_option
 from ggfw.cli.settings import setting, verb
 
-__all__ = ["verify_verb"]
+__all__ = ["prompt_ids", "verify_verb"]
 
 #: Text that is evaluated when nothing else is given.
 TEXT = "The quick brown fox jumps over the lazy dog. 3 + 4 = 7, and so on."
@@ -26,6 +28,7 @@ TEXT = "The quick brown fox jumps over the lazy dog. 3 + 4 = 7, and so on."
     default="f32",
     help="Type of the attention cache; default: f32.",
 )
+@setting("--ctx", type=COUNT, help="Context, on which some graphs depend; default: enough for the prompt.")
 @setting("--threads", type=COUNT, help="Threads; default: the usable physical cores.")
 @setting("--json", "as_json", is_flag=True, help="Print JSON.")
 @models_dir_option
@@ -34,6 +37,7 @@ def verify_verb(
     ids: str | None,
     backend: str | None,
     kv_type: str,
+    ctx: int | None,
     threads: int | None,
     as_json: bool,
     models_dir: str | None,
@@ -44,19 +48,12 @@ def verify_verb(
     """
     from ggfw.cli.progress import waiting
     from ggfw.cli.resolve import find_model
-    from ggfw.cli.tokens import parse_ids
-    from ggfw.gguf import GGUF
-    from ggfw.tokenizer import Tokenizer
     from ggfw.verify import verify
 
     path = find_model(model, models_dir)
-    if ids is None:
-        with GGUF.open(path) as gguf:
-            tokens = Tokenizer.from_metadata(gguf.metadata).encode(TEXT)
-    else:
-        tokens = parse_ids(ids)
+    tokens = prompt_ids(path, ids, TEXT)
     with waiting("comparing with the reference"):
-        found = verify(path, tokens, backend=backend, kv_type=kv_type, threads=threads)
+        found = verify(path, tokens, backend=backend, kv_type=kv_type, threads=threads, ctx=ctx)
     bad, free = found.first_bad, found.free_run
     if as_json:
         terminal.print_json(
@@ -78,9 +75,23 @@ def verify_verb(
         f"{'nearest to its bound' if bad is None else 'first step beyond its bound'}: "
         f"{step.index}, {step.step}: {step.error:.2e} of {step.bound:.0e}"
     )
-    if free is not None:
+    if free is not None and free.mean_kl is not None and free.top1_same is not None:
         print(
             f"free run: largest difference of logits {free.max_abs:.2e}, mean KL {free.mean_kl:.2e}, "
             f"same best token at {100 * free.top1_same:.1f} % of positions"
         )
+    elif free is not None:
+        print(f"free run: largest difference of hidden states {free.max_abs:.2e}")
     return int(not found.ok)
+
+
+def prompt_ids(path: Path, ids: str | None, text: str) -> list[int]:
+    """Return the token ids in ``ids``, or those of ``text`` ("-": of stdin) in the file's vocabulary."""
+    from ggfw.cli.tokens import parse_ids
+    from ggfw.gguf import GGUF
+    from ggfw.tokenizer import Tokenizer
+
+    if ids is not None:
+        return parse_ids(ids)
+    with GGUF.open(path) as gguf:
+        return Tokenizer.from_metadata(gguf.metadata).encode(sys.stdin.read() if text == "-" else text)

@@ -8,14 +8,15 @@ values exactly.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ggfw.cache import Cache
-from ggfw.errors import InvalidRequest
-from ggfw.execute.batch import Batch, Segment, Wants
+from ggfw.errors import ContextLengthExceeded, InvalidRequest
+from ggfw.execute.batch import Batch, Segment, StepResult, Wants
 from ggfw.execute.kernel_set import KernelSet
 from ggfw.execute.native import NativeExecutor
 from ggfw.execute.q8 import dequantise_rows, quantise_rows
@@ -23,14 +24,18 @@ from ggfw.execute.reference import ReferenceExecutor
 from ggfw.execute.reference_ops import REFERENCE
 from ggfw.gguf import GGUF
 from ggfw.graph.architecture import RunConfig
+from ggfw.graph.builder import Graph
 from ggfw.graph.plan import Q8, Step, View
-from ggfw.graph.tensor import Tensor
+from ggfw.graph.tensor import SEQUENCES, Tensor
+from ggfw.graph.weights import WeightRef
 from ggfw.model import Described
 from ggfw.registry import default_registry
 from ggfw.threads import default_threads
 
 __all__ = ["FreeRun", "StepCheck", "Verification", "trace", "verify"]
 
+#: What a step is asked for.
+EVERYTHING = Wants.LOGITS | Wants.HIDDEN | Wants.POOLED
 #: Ops whose results are columns of their input.
 VIEWS = ("reshape", "split")
 
@@ -40,8 +45,6 @@ FLOAT_BOUND = 1e-5
 INT8_BOUND = 1e-4
 #: Of attention, by cache type: K and V are rounded once.
 CACHE_BOUND = {"f32": 1e-5, "f16": 2e-3, "bf16": 1.5e-2}
-#: Of int8 experts, whose oracle is the unquantised product.
-INT8_EXPERT_BOUND = 3e-2
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,17 @@ class StepCheck:
 
 @dataclass(frozen=True)
 class FreeRun:
-    """Native logits of a free run against the reference's: largest difference, mean KL (nats), share of equal top-1."""
+    """Native outputs of a free run against the reference's.
+
+    Attributes:
+        max_abs: largest difference of the logits; of the hidden states where a model has no logits.
+        mean_kl: mean KL of the logits in nats, None without logits.
+        top1_same: share of positions with the same best token, None without logits.
+    """
 
     max_abs: float
-    mean_kl: float
-    top1_same: float
+    mean_kl: float | None = None
+    top1_same: float | None = None
 
 
 @dataclass
@@ -99,8 +108,20 @@ class _Observed:
             described.graph, described.layout, described.gguf, cache, max_rows=len(ids)
         )
         executor.observe = self.arrays.__setitem__
-        executor.step(Batch([Segment(cache.sequence(), ids, len(ids), True)], Wants.LOGITS | Wants.HIDDEN))
+        executor.step(Batch([Segment(cache.sequence(), ids, len(ids), True)], EVERYTHING))
         self.weights = executor.weights
+
+    def tensor(self, ref: WeightRef) -> np.ndarray:
+        """Return a tensor of the file; with the next two what products of the reference ask of their step."""
+        return self.weights.tensor(ref)
+
+    def vector(self, ref: WeightRef) -> np.ndarray:
+        """Return a tensor of the file as one axis."""
+        return self.tensor(ref).reshape(-1)
+
+    def expert(self, ref: WeightRef, expert: int) -> np.ndarray:
+        """Return one expert's matrix."""
+        return self.tensor(ref)[expert]
 
 
 def _cache(described: Described, n_ctx: int) -> Cache:
@@ -114,7 +135,10 @@ def _prepare(
         raise InvalidRequest("no token ids were given; at least one is needed", "ids")
     gguf = GGUF.open(path)
     n_ctx = max(ctx or 64, len(ids) + 32)
-    return gguf, Described(gguf, RunConfig(n_ctx, kv_type), default_registry()), n_ctx
+    described = Described(gguf, RunConfig(n_ctx, kv_type), default_registry())
+    if described.n_positions is not None and len(ids) > described.n_positions:
+        raise ContextLengthExceeded(len(ids), described.n_positions)
+    return gguf, described, n_ctx
 
 
 def verify(
@@ -150,55 +174,51 @@ def verify(
             keep_all=True,
         )
         result = Verification(executor.name, kv_type, len(ids))
-        batch = Batch([Segment(cache.sequence(), ids, len(ids), True)], Wants.LOGITS | Wants.HIDDEN)
+        batch = Batch([Segment(cache.sequence(), ids, len(ids), True)], EVERYTHING)
         executor.prepare(batch)
         native = [step for step in executor.plan.steps if step.node is None and step.op != "sample"]
         for index, step in enumerate(native):
-            _feed(executor, step, observed, len(ids))
+            _feed(executor, step, observed)
             executor.run_steps(index, index + 1)
             if step.produces:
-                result.steps.append(_check(executor, index, step, observed, kv_type, len(ids)))
-        if described.graph.logits is not None:
-            logits = executor.step(batch).logits
-            assert logits is not None
-            result.free_run = _free_run(observed.arrays[described.graph.logits], logits)
+                result.steps.append(_check(executor, index, step, observed, kv_type))
+        result.free_run = _free_run(described.graph, observed, executor.step(batch))
         executor.close()
         return result
 
 
-def _feed(executor: NativeExecutor, step: Step, observed: _Observed, n: int) -> None:
+def _feed(executor: NativeExecutor, step: Step, observed: _Observed) -> None:
     """Put the reference's values into the step's inputs."""
     for tensor, view in step.consumes:
         if tensor not in observed.arrays:
             continue  # a NumPy op's intermediate
-        array = observed.arrays[tensor].reshape(n, -1)
+        array = _rows(observed.arrays[tensor])
         if view.type == Q8:
-            executor.raw(view, n)[:] = _as_q8(array, view)
+            slots = _slots(step)
+            rows = quantise_rows(array.reshape(len(array) * slots, -1))
+            executor.raw(view, len(array))[:] = rows.reshape(len(array), -1)
         else:
-            executor.array(view, n)[:] = array
+            executor.array(view, len(array))[:] = array
 
 
-def _as_q8(array: np.ndarray, view: View) -> np.ndarray:
-    """Quantise rows that consist of one or more slots (experts' inputs)."""
-    n = array.shape[1]
-    slots = 1
-    while view.buffer.row_bytes != slots * quantise_rows(np.zeros((1, n // slots), np.float32)).shape[1]:
-        slots += 1
-        while n % slots or n // slots % 32:
-            slots += 1
-    return quantise_rows(array.reshape(-1, n // slots)).reshape(len(array), -1)
+def _rows(array: np.ndarray) -> np.ndarray:
+    """(T, *row) as (T, width)."""
+    return array.reshape(len(array), -1)
 
 
-def _check(
-    executor: NativeExecutor, index: int, step: Step, observed: _Observed, kv_type: str, n: int
-) -> StepCheck:
+def _slots(step: Step) -> int:
+    """Int8 rows that one row of the step's input is quantised as: one for each expert (or head) that has its own."""
+    return int(step.params["n_used"]) if step.op == "moe_linear" and step.params["per_slot_input"] else 1
+
+
+def _check(executor: NativeExecutor, index: int, step: Step, observed: _Observed, kv_type: str) -> StepCheck:
     bound = _bound(step, kv_type)
     worst = 0.0
     for part, (tensor, view) in enumerate(step.produces):
-        want = observed.arrays[tensor].reshape(n, -1)
-        if step.op == "linear" and step.consumes[0][1].type == Q8:
-            want = _int8_product(step, part, observed, n)
-        got = executor.array(view, n)
+        want = _rows(observed.arrays[tensor])
+        if step.op in INT8_PRODUCTS and step.consumes[0][1].type == Q8:
+            want = INT8_PRODUCTS[step.op](step, part, observed)
+        got = executor.array(view, len(want))
         if tensor.integer:
             worst = max(worst, float((got != want).mean()))
             continue
@@ -211,17 +231,28 @@ def _check(
 def _bound(step: Step, kv_type: str) -> float:
     if step.op == "attention":
         return CACHE_BOUND[kv_type]
-    if any(view.type == Q8 for _, view in step.consumes):
-        return INT8_BOUND if step.op == "linear" else INT8_EXPERT_BOUND
-    return FLOAT_BOUND
+    return INT8_BOUND if any(view.type == Q8 for _, view in step.consumes) else FLOAT_BOUND
 
 
-def _int8_product(step: Step, part: int, observed: _Observed, n: int) -> np.ndarray:
+def _as_int8(step: Step, observed: _Observed) -> np.ndarray:
+    """The step's first input as its kernel takes it, (T, *row)."""
+    array = observed.arrays[step.consumes[0][0]]
+    rows = array.reshape(len(array) * _slots(step), -1)
+    return dequantise_rows(quantise_rows(rows), rows.shape[1]).reshape(array.shape)
+
+
+def _int8_experts(step: Step, part: int, observed: _Observed) -> np.ndarray:
+    """The reference's product of the activations as the kernel takes them, by chosen experts or by head."""
+    tensor = step.produces[part][0]
+    others = [observed.arrays[t] for t, _ in step.consumes[1:]]
+    return _rows(REFERENCE[tensor.node.op](observed, tensor.node, _as_int8(step, observed), *others))
+
+
+def _int8_product(step: Step, part: int, observed: _Observed) -> np.ndarray:
     """The exact product of the activations as the kernel takes them."""
     params: dict[str, Any] = step.params
-    x, residual = step.consumes[0][0], step.consumes[1:]
-    rows = observed.arrays[x].reshape(n, -1)
-    activations = dequantise_rows(quantise_rows(rows), rows.shape[1])
+    residual = step.consumes[1:]
+    activations = _rows(_as_int8(step, observed))
     ref = step.weights[part]
     y = activations.astype(np.float64) @ observed.weights.tensor(ref).astype(np.float64).T
     if params["bias"][part] is not None:
@@ -230,11 +261,25 @@ def _int8_product(step: Step, part: int, observed: _Observed, n: int) -> np.ndar
     if params["softcap"]:
         y = params["softcap"] * np.tanh(y / params["softcap"])
     if residual:
-        y += observed.arrays[residual[part][0]].reshape(n, -1)
+        y += _rows(observed.arrays[residual[part][0]])
     return y
 
 
-def _free_run(want: np.ndarray, got: np.ndarray) -> FreeRun:
+#: Products that take int8 activations -> the oracle for one of their parts.
+INT8_PRODUCTS: dict[str, Callable[[Step, int, _Observed], np.ndarray]] = {
+    "linear": _int8_product,
+    "moe_linear": _int8_experts,
+}
+
+
+def _free_run(graph: Graph, observed: _Observed, result: StepResult) -> FreeRun:
+    """Compare the outputs of a run in which each native step had the native results before it."""
+    if graph.logits is None:
+        assert graph.hidden is not None and result.hidden is not None
+        return FreeRun(float(np.abs(observed.arrays[graph.hidden] - result.hidden).max()))
+    assert result.logits is not None
+    want, got = observed.arrays[graph.logits], result.logits
+
     def log_softmax(x: np.ndarray) -> np.ndarray:
         x = x.astype(np.float64) - x.max(-1, keepdims=True)
         return x - np.log(np.exp(x).sum(-1, keepdims=True))
@@ -256,6 +301,8 @@ def trace(
 ) -> dict[str, np.ndarray]:
     """Return every named tensor of a prompt's run, (T, *row) float32, by name; fusions that hide tensors are off.
 
+    Pooled tensors have one row.
+
     Args:
         backend: kernel backend, or "reference"; None = the best one here.
         ctx: context per sequence, on which some graphs depend; None = enough for the prompt.
@@ -276,12 +323,14 @@ def trace(
             fuse=False,
             keep_all=True,
         )
-        segment = Segment(cache.sequence(), ids, len(ids), True)
-        executor.step(Batch([segment], Wants.LOGITS | Wants.HIDDEN))
+        executor.step(Batch([Segment(cache.sequence(), ids, len(ids), True)], EVERYTHING))
+
+        def array(tensor: Tensor, view: View) -> np.ndarray:
+            n = 1 if tensor.domain == SEQUENCES else len(ids)
+            return executor.array(view, n).reshape(n, *tensor.shape).copy()
+
         result = {
-            tensor.name: executor.array(view, len(ids)).reshape(len(ids), *tensor.shape).copy()
-            for step in executor.plan.steps
-            for tensor, view in step.produces
+            tensor.name: array(tensor, view) for step in executor.plan.steps for tensor, view in step.produces
         }
         for node in described.graph.nodes:  # parts of other tensors stand in no step
             if node.op in VIEWS and node.inputs[0].name in result:

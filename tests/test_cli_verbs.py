@@ -312,3 +312,16 @@ def test_a_port_in_use(cli: Cli, model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         said = cli("serve", model, "--port", taken.getsockname()[1])
     assert said.code == 1 and "cannot listen on 127.0.0.1 port" in said.error
+
+
+@pytest.mark.parametrize("backend", [[], ["--backend", "reference"]], ids=["native", "reference"])
+def test_trace(cli: Cli, model: Path, tmp_path: Path, backend: list[str]) -> None:
+    out = tmp_path / "t.npz"
+    said = cli("trace", model, "--ids", "1,5,9", "--out", out, *backend)
+    assert said.code == 0 and "of 3 tokens" in said.out
+    with np.load(out) as arrays:
+        names, shape = arrays.files, arrays["blk.0.attn_norm"].shape
+    assert shape[0] == 3 and "output" in names
+    found = json.loads(cli("trace", model, "hello", "--out", out, "--json", *backend).out)
+    assert found["token_ids"] == json.loads(cli("tokenize", model, "hello", "--json").out)
+    assert {t["name"] for t in found["tensors"]} == set(names)

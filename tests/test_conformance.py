@@ -17,6 +17,8 @@ from tests_support import check_logits
 import ggfw
 from ggfw.evaluate import evaluate, pooled
 from ggfw.execute.batch import Wants
+from ggfw.gguf import GGUF
+from ggfw.tokenizer import Tokenizer
 
 DATA = Path(__file__).parent / "data"
 MODELS = sorted(path.stem for path in (DATA / "models").glob("*.gguf"))
@@ -93,3 +95,13 @@ def test_company_and_chunks_change_no_bit_on_f32_files(name: str) -> None:
         for chunk in (None, 1, 7):
             together = rows(fx, model, together=True, chunk=chunk)
             assert all(np.array_equal(alone[name], together[name]) for name in alone)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_texts_become_the_reference_s_tokens(name: str) -> None:
+    fx = fixture(name)
+    with GGUF.open(fx.gguf) as gguf:
+        tokenizer = Tokenizer.from_metadata(gguf.metadata)
+    for case in fx.info.get("texts", []):
+        assert tokenizer.encode(case["text"], parse_special=True) == case["ids"]
+        assert tokenizer.encode(case["text"], add_special=False) == case["ids_plain"]
