@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
     from ggfw.constraints.vocabulary import TokenTable
 
-#: Masks that take longer are computed beside the model. Shorter ones are cheaper than waking another thread, and most
-#: are never asked for: a model that knows what it is to write draws allowed tokens.
-SLOW_MASK = 100e-6
+#: Seconds. Masks that take longer are computed beside the model, all of them in advance. Usual ones take 0.01 to 0.1 ms,
+#: which is less than waking another thread costs, and nine of ten are never asked for: a model that knows what it is to
+#: write draws allowed tokens.
+SLOW_MASK = 1e-3
 #: How much of the slowest mask so far is forgotten with each further one.
-FORGET = 0.05
+FORGET = 0.1
 
 
 class GrammarConstraint:
@@ -38,7 +39,7 @@ class GrammarConstraint:
         self._words: NDArray[np.uint32] = np.zeros(table.n_words, np.uint32)
         self._fresh = False  # whether _words belong to the present state
         self._job: Future[None] | None = None
-        self._slowest = np.inf  # seconds; the first mask meets an empty cache
+        self._slowest = 0.0  # seconds
         self._ended = False  # whether the last token was one that ends the answer
         self._asked = -1  # the token that was found allowed in the present state
         #: Tokens accepted so far.
@@ -138,7 +139,7 @@ class GrammarConstraint:
         """An independent constraint in the same state."""
         self._join()
         out = GrammarConstraint(self.table, self._matcher.deep_copy())
-        out.n_tokens, out._slowest, out._ended = self.n_tokens, self._slowest, self._ended
+        out.n_tokens, out._ended = self.n_tokens, self._ended
         return out
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -167,5 +168,5 @@ class GrammarConstraint:
             if self._matcher.is_error():  # then the words hold the end tokens
                 words[:] = 0
         took = time.perf_counter() - begun
-        self._slowest = took if self._slowest == np.inf else max(took, self._slowest * (1 - FORGET))
+        self._slowest = max(took, self._slowest * (1 - FORGET))
         self._fresh = True
