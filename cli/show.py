@@ -13,6 +13,7 @@ from ggfw.cli.settings import setting, verb
 
 if TYPE_CHECKING:
     from ggfw.gguf import GGUF, Analysis
+    from ggfw.support import Support
 
 __all__ = ["show_verb"]
 
@@ -34,15 +35,20 @@ MAX_SHOWN = 16
 @setting("--json", "as_json", is_flag=True, help="Print JSON.")
 @models_dir_option
 def show_verb(model: str, as_json: bool, models_dir: str | None, backend: str | None, **parts: bool) -> None:
-    """Show what the file of MODEL says about itself: by default a summary."""
+    """Show what the file of MODEL says about itself: by default a summary, and what it needs to run here.
+
+    Nothing of that has to be installed: what is missing is named.
+    """
     from ggfw.cli.resolve import find_model
     from ggfw.gguf import GGUF, analyze
+    from ggfw.support import support
 
     with GGUF.open(find_model(model, models_dir)) as gguf:
         chosen = [name for name, wanted in parts.items() if wanted]
         found: dict[str, Any] = {}
         if as_json or not chosen:
             found["summary"] = analyze(gguf)
+            found["support"] = support(gguf, backend=backend)
         if parts["metadata"]:
             found["metadata"] = {key: _shown(value) for key, value in gguf.metadata.items()}
         if parts["tensors"]:
@@ -52,6 +58,7 @@ def show_verb(model: str, as_json: bool, models_dir: str | None, backend: str | 
         if parts["graph"]:
             found |= _graph(gguf, backend)
         if as_json:
+            found |= {"support": found["support"].to_dict()}
             summary = found.pop("summary").to_dict()
             terminal.print_json({**summary, "sampling": _sampling(gguf), **found})
             return
@@ -148,6 +155,20 @@ def _print_summary(found: Analysis, gguf: GGUF) -> None:
         print(f"  {name:12} {share.n_tensors:4} tensors, {size(share.n_bytes)}")
 
 
+def _print_support(found: Support, gguf: GGUF) -> None:
+    print()
+    terminal.print_table(
+        ["needs", "which", "state", "by"],
+        [[need.kind, need.name, need.state, need.detail] for need in found.needs],
+    )
+    if found.runs:
+        print(f"runs here, and makes {found.makes}")
+        if found.missing:
+            print(f"missing: {', '.join(f'{need.kind} {need.name}' for need in found.missing)}")
+    else:
+        print(f"cannot run here; missing: {', '.join(f'{need.kind} {need.name}' for need in found.missing)}")
+
+
 def _print_metadata(metadata: dict[str, Any], gguf: GGUF) -> None:
     for key, value in metadata.items():
         if isinstance(value, dict):
@@ -178,6 +199,7 @@ def _print_lines(lines: list[str], gguf: GGUF) -> None:
 
 _PRINT: dict[str, Callable[[Any, GGUF], None]] = {
     "summary": _print_summary,
+    "support": _print_support,
     "metadata": _print_metadata,
     "tensors": _print_tensors,
     "template": _print_template,

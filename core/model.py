@@ -207,7 +207,7 @@ class LoadedModel:
             cache = Cache(described.layout.pools, pages_each * PAGE_SIZE * n_parallel, n_slots)
             executor = _executor(described, cache, backend, kv_type, ubatch, threads, registry)
             try:
-                _check_vocabulary(gguf, executor.n_vocab)
+                check_vocabulary(gguf, executor.n_vocab)
             except BaseException:
                 executor.close()
                 raise
@@ -282,7 +282,7 @@ def _executor(
     )
 
 
-def _check_vocabulary(gguf: GGUF, n_vocab: int) -> None:
+def check_vocabulary(gguf: GGUF, n_vocab: int) -> None:
     """Check that tokens and logits are as many: a drawn id could otherwise have no text.
 
     Raises:
