@@ -203,16 +203,16 @@ class Engine:
         request, setup, constraint = work.request, work.setup, work.request.constraint
         native = setup.host_reason is None
         if isinstance(constraint, MaskedConstraint):
-            chain = None
+            chain: Any = None
             if native:
                 chain = self.model.executor.new_sampler(replace(setup, n_logprobs=None), request.prompt)
-            if chain is None:
-                chain = setup.sampler()
-                chain.seed(request.prompt)
-            elif hasattr(chain, "hold"):
+            if hasattr(chain, "hold"):
                 # The first draw is made in the step, and taken in when the constraint has been asked.
                 chain.hold()
                 work.native = chain
+            else:
+                chain = setup.sampler()
+                chain.seed(request.prompt)
             work.host, work.masked = ConstrainedSampler(chain, constraint), constraint
             return
         if constraint is None and native:

@@ -59,6 +59,7 @@ def _request(model: Model, state: Served, body: ChatBody, id: str) -> Any:
         ignore_eos=bool(body.ignore_eos),
         template_args=variables,
         logprobs=body.n_logprobs,
+        grammar=body.answer_grammar(),
         id=id,
         **given,
     )

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ggfw.request import plugin_parameters
+from ggfw.server.constrained import ConstraintFields
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -101,7 +102,7 @@ class SamplingFields(Body):
         return given
 
 
-class ChatBody(SamplingFields):
+class ChatBody(ConstraintFields, SamplingFields):
     """Body of ``POST /v1/chat/completions``."""
 
     messages: list[Any]
@@ -120,7 +121,6 @@ class ChatBody(SamplingFields):
     tools: list[Any] | None = None
     tool_choice: Any = None
     functions: list[Any] | None = None
-    response_format: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _supported(self) -> ChatBody:
@@ -130,11 +130,6 @@ class ChatBody(SamplingFields):
             raise ValueError("top_logprobs needs logprobs to be true")
         if (self.tools and self.tool_choice != "none") or self.functions:
             raise ValueError("tools and functions are not supported by this server; leave them out")
-        kind = (self.response_format or {}).get("type", "text")
-        if kind != "text":
-            raise ValueError(
-                f"response_format of type {kind!r} is not supported by this server; leave it out"
-            )
         return self
 
     @property

@@ -63,6 +63,12 @@ class FakeTokenizer:
             return b""
         return self.tokens[token - 256].encode()
 
+    def pieces(self) -> list[bytes]:
+        return [self.piece(token) for token in range(self.n_vocab)]
+
+    def is_control(self, token: int) -> bool:
+        return 256 <= token < 256 + len(SPECIALS)
+
     def find(self, text: str) -> int | None:
         return 256 + self.tokens.index(text) if text in self.tokens else None
 
@@ -82,7 +88,9 @@ class FakeTokenizer:
                     text = text[1:]
         return ids[1:] if ids[:2] == [self.bos_id] * 2 else ids
 
-    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+    def encode(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "replace")
         return self.encode_parts([(text, parse_special)], add_special=add_special)
 
     def text(self, token: int) -> str:

@@ -217,7 +217,7 @@ def test_over_long_prompts_are_refused_before_the_stream(endless: Served, stream
         ({"messages": HI, "logit_bias": [["x", 1]]}, 400, "logit_bias"),
         ({"messages": HI, "logit_bias": [[5, True]]}, 400, "logit_bias"),
         ({"messages": HI, "tools": [{"type": "function"}]}, 400, None),
-        ({"messages": HI, "response_format": {"type": "xml"}}, 400, None),
+        ({"messages": HI, "response_format": {"type": "xml"}}, 400, "response_format"),
         ({"messages": HI, "logit_bias": {"x": 1}}, 400, "logit_bias"),
         ({"messages": HI, "chat_template_kwargs": {"messages": 5}}, 400, "chat_template_kwargs"),
         ({"messages": HI, "chat_template_kwargs": {"tools": 5}}, 400, "chat_template_kwargs"),

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 #: Compiled grammars that a compiler remembers.
 CACHED = 64
-#: ``\uXXXX`` for any character, surrogate pairs counted as one, lone surrogates refused. White space is bounded: small
-#: models fall into endless runs of it.
-JSON_OPTIONS = {"json_allow_general_unicode_escapes": True, "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,64}"}
+#: White space between JSON tokens is what llama.cpp allows: nothing, one blank, or one or two line breaks and an
+#: indentation. Small models fall into endless runs where any is allowed.
+JSON_SPACE = r"\x20|\n{1,2}[\x20\t]{0,20}"
+#: ``\uXXXX`` stands for any character; surrogate pairs count as one, lone surrogates are refused.
+JSON_OPTIONS = {"json_allow_general_unicode_escapes": True, "whitespace_pattern": JSON_SPACE}
 #: What building a lexer may cost: about half a second.
 LEXER_FUEL = 500_000
 #: Every tokenization of an allowed text is allowed: the mask is what it says, and not the tokens that llguidance would
