@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -80,6 +81,18 @@ _ENDING = (
     setting("--timeout", type=float, metavar="SECONDS", help="Give up after so many seconds."),
     setting("--ignore-eos", is_flag=True, help="Never draw a token that ends the answer."),
     setting(
+        "--schema",
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE",
+        help="The answer is JSON that satisfies this JSON schema.",
+    ),
+    setting(
+        "--grammar",
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE",
+        help="The answer follows this grammar: GBNF (.gbnf) or Lark (.lark).",
+    ),
+    setting(
         "--logprobs",
         type=click.IntRange(0),
         metavar="N",
@@ -90,6 +103,7 @@ _ENDING = (
 _KEYS = (
     "max_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n",
     "frequency_penalty", "presence_penalty", "logit_bias", "seed", "stop", "timeout", "ignore_eos", "logprobs",
+    "schema", "grammar",
     "top_n_sigma", "xtc_probability", "xtc_threshold", "min_keep", "dynatemp_range", "dynatemp_exp", "mirostat",
     "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay", "dry_multiplier", "dry_base",
     "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breaker", "samplers", "sampling_profile", "min_tokens",
@@ -114,7 +128,7 @@ def split_generation_options(options: dict[str, Any]) -> dict[str, Any]:
     """Take the generation options out of a verb's options, named as the library names them; only those given.
 
     Raises:
-        InvalidRequest: a timeout that is not positive, a malformed ``--logit-bias``.
+        InvalidRequest: a timeout that is not positive, a malformed ``--logit-bias``, an unreadable schema or grammar.
     """
     taken = {key: options.pop(key) for key in _KEYS if key in options}
     timeout = taken.get("timeout")
@@ -124,8 +138,27 @@ def split_generation_options(options: dict[str, Any]) -> dict[str, Any]:
     breakers = taken.pop("dry_sequence_breaker", ())
     if breakers:
         taken["dry_sequence_breakers"] = [text for text in breakers if text and text != "none"]
+    if taken.get("schema") is not None:
+        taken["schema"] = _text_of(taken["schema"])
+    if taken.get("grammar") is not None:
+        taken["grammar"] = _grammar(taken["grammar"])
     taken["stop"] = [text for text in taken.get("stop", ()) if text] or None
     return {key: value for key, value in taken.items() if value is not None and value is not False}
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path} cannot be read as text: {error}") from None
+
+
+def _grammar(path: str) -> Any:
+    """The grammar in a file: of the kind that the file's name says, else by the look of its text."""
+    from ggfw.constraints import Grammar
+
+    make = {".gbnf": Grammar.gbnf, ".lark": Grammar.lark}.get(Path(path).suffix.lower(), Grammar.detect)
+    return make(_text_of(path))
 
 
 def _bias(text: str) -> tuple[int, float]:
