@@ -76,52 +76,43 @@ static void exp_differences_generic(const float *logits, int32_t n, float best, 
     for (int32_t i = 0; i < n; i++) terms[i] = exp_nonpositive((double)(logits[i] - best));
 }
 
-#if defined(__GNUC__)
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-#else
-#define ALWAYS_INLINE inline
-#endif
+/* ---- sums in LANES interleaved lanes ---- */
 
-/* Lane by lane, so that compilers make vectors of it for whatever target it is inlined into. */
-static ALWAYS_INLINE int32_t moments_of(const float *row, int32_t n, double *mean, double *variance) {
-    double sums[LANES] = {0}, squares[LANES] = {0}, sum = 0.0, square = 0.0;
-    int32_t counts[LANES] = {0}, count = 0, i;
-    for (i = 0; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++) {
-            const float x = row[i + j];
-            counts[j] += x > -INFINITY;
-            sums[j] += (double)(x > -INFINITY ? x : 0.0f);
+static double lane_sum(const double *lanes) {
+    double sum = lanes[0];
+    for (int j = 1; j < LANES; j++) sum += lanes[j];
+    return sum;
+}
+
+/* Add entries [begin, end) above -inf to their lanes, `begin` being one of lane 0; returns their number. */
+static int32_t add_tail(const float *row, int32_t begin, int32_t end, double *lanes) {
+    int32_t count = 0;
+    for (int32_t i = begin; i < end; i++)
+        if (row[i] > -INFINITY) {
+            lanes[(i - begin) % LANES] += (double)row[i];
+            count++;
         }
-    for (int j = 0; i + j < n; j++) {
-        const float x = row[i + j];
-        counts[j] += x > -INFINITY;
-        sums[j] += (double)(x > -INFINITY ? x : 0.0f);
-    }
-    for (int j = 0; j < LANES; j++) {
-        sum += sums[j];
-        count += counts[j];
-    }
-    *mean = count ? sum / count : 0.0;
-    const double middle = *mean;
-    for (i = 0; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++) {
-            const float x = row[i + j];
-            const double d = x > -INFINITY ? (double)x - middle : 0.0;
-            squares[j] += d * d;
-        }
-    for (int j = 0; i + j < n; j++) {
-        const float x = row[i + j];
-        const double d = x > -INFINITY ? (double)x - middle : 0.0;
-        squares[j] += d * d;
-    }
-    for (int j = 0; j < LANES; j++) square += squares[j];
-    *variance = count ? square / count : 0.0;
     return count;
 }
 
-static int32_t moments_generic(const float *row, int32_t n, double *mean, double *variance) {
-    return moments_of(row, n, mean, variance);
+static void square_tail(const float *row, int32_t begin, int32_t end, double mean, double *lanes) {
+    for (int32_t i = begin; i < end; i++)
+        if (row[i] > -INFINITY) {
+            const double d = (double)row[i] - mean;
+            lanes[(i - begin) % LANES] += d * d;
+        }
 }
+
+static int32_t moments_generic(const float *row, int32_t n, double *mean, double *variance) {
+    double sums[LANES] = {0}, squares[LANES] = {0};
+    const int32_t count = add_tail(row, 0, n, sums);
+    *mean = count ? lane_sum(sums) / count : 0.0;
+    square_tail(row, 0, n, *mean, squares);
+    *variance = count ? lane_sum(squares) / count : 0.0;
+    return count;
+}
+
+/* ---- the sum of exponentials ---- */
 
 #define NEGLIGIBLE 80.0f
 
@@ -134,17 +125,78 @@ static double sum_exp_generic(const float *row, int32_t n, float best) {
 
 #ifdef GGFW_SCAN_X86
 
+/* Four lanes of four doubles: lane i mod 16 as in the plain version. */
 __attribute__((target("avx2"))) static int32_t moments_avx2(const float *row, int32_t n, double *mean,
                                                             double *variance) {
-    return moments_of(row, n, mean, variance);
+    const __m128 lowest = _mm_set1_ps(-INFINITY);
+    const int32_t whole = n - n % LANES;
+    __m256d sums[4], squares[4];
+    for (int j = 0; j < 4; j++) sums[j] = squares[j] = _mm256_setzero_pd();
+    int32_t count = 0;
+    for (int32_t i = 0; i < whole; i += LANES)
+        for (int j = 0; j < 4; j++) {
+            const __m128 x = _mm_loadu_ps(row + i + 4 * j), above = _mm_cmpgt_ps(x, lowest);
+            count += __builtin_popcount((unsigned)_mm_movemask_ps(above));
+            sums[j] = _mm256_add_pd(sums[j], _mm256_cvtps_pd(_mm_and_ps(x, above)));
+        }
+    double lanes[LANES];
+    for (int j = 0; j < 4; j++) _mm256_storeu_pd(lanes + 4 * j, sums[j]);
+    count += add_tail(row, whole, n, lanes);
+    *mean = count ? lane_sum(lanes) / count : 0.0;
+    const __m256d middle = _mm256_set1_pd(*mean);
+    for (int32_t i = 0; i < whole; i += LANES)
+        for (int j = 0; j < 4; j++) {
+            const __m128 x = _mm_loadu_ps(row + i + 4 * j), above = _mm_cmpgt_ps(x, lowest);
+            const __m256d used = _mm256_castsi256_pd(_mm256_cvtepi32_epi64(_mm_castps_si128(above)));
+            const __m256d d = _mm256_and_pd(used, _mm256_sub_pd(_mm256_cvtps_pd(x), middle));
+            squares[j] = _mm256_add_pd(squares[j], _mm256_mul_pd(d, d));
+        }
+    for (int j = 0; j < 4; j++) _mm256_storeu_pd(lanes + 4 * j, squares[j]);
+    square_tail(row, whole, n, *mean, lanes);
+    *variance = count ? lane_sum(lanes) / count : 0.0;
+    return count;
+}
+
+__attribute__((target("avx512f"))) static inline __m512d high_half(__m512 x) {
+    return _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1)));
 }
 
 __attribute__((target("avx512f"))) static int32_t moments_avx512(const float *row, int32_t n, double *mean,
                                                                  double *variance) {
-    return moments_of(row, n, mean, variance);
+    const __m512 lowest = _mm512_set1_ps(-INFINITY);
+    const int32_t whole = n - n % LANES;
+    __m512d low = _mm512_setzero_pd(), high = low;
+    int32_t count = 0;
+    for (int32_t i = 0; i < whole; i += LANES) {
+        const __m512 x = _mm512_loadu_ps(row + i);
+        const __mmask16 above = _mm512_cmp_ps_mask(x, lowest, _CMP_GT_OQ);
+        count += __builtin_popcount(above);
+        low = _mm512_mask_add_pd(low, (__mmask8)above, low, _mm512_cvtps_pd(_mm512_castps512_ps256(x)));
+        high = _mm512_mask_add_pd(high, (__mmask8)(above >> 8), high, high_half(x));
+    }
+    double lanes[LANES];
+    _mm512_storeu_pd(lanes, low);
+    _mm512_storeu_pd(lanes + 8, high);
+    count += add_tail(row, whole, n, lanes);
+    *mean = count ? lane_sum(lanes) / count : 0.0;
+    const __m512d middle = _mm512_set1_pd(*mean);
+    low = high = _mm512_setzero_pd();
+    for (int32_t i = 0; i < whole; i += LANES) {
+        const __m512 x = _mm512_loadu_ps(row + i);
+        const __mmask16 above = _mm512_cmp_ps_mask(x, lowest, _CMP_GT_OQ);
+        const __m512d d0 = _mm512_sub_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(x)), middle);
+        const __m512d d1 = _mm512_sub_pd(high_half(x), middle);
+        low = _mm512_mask_add_pd(low, (__mmask8)above, low, _mm512_mul_pd(d0, d0));
+        high = _mm512_mask_add_pd(high, (__mmask8)(above >> 8), high, _mm512_mul_pd(d1, d1));
+    }
+    _mm512_storeu_pd(lanes, low);
+    _mm512_storeu_pd(lanes + 8, high);
+    square_tail(row, whole, n, *mean, lanes);
+    *variance = count ? lane_sum(lanes) / count : 0.0;
+    return count;
 }
 
-__attribute__((target("avx2"))) static double sum_exp_avx2(const float *row, int32_t n, float best) {
+__attribute__((target("avx2,fma"))) static double sum_exp_avx2(const float *row, int32_t n, float best) {
     const __m256d rounder = _mm256_set1_pd(EXP_ROUNDER), middle = _mm256_set1_pd((double)best);
     const __m256i one = _mm256_set1_epi64x((long long)1023 << 52);
     const __m128 lowest = _mm_set1_ps(best - NEGLIGIBLE);
@@ -155,13 +207,12 @@ __attribute__((target("avx2"))) static double sum_exp_avx2(const float *row, int
         const __m128 near = _mm_cmpge_ps(x, lowest); /* false for NaN */
         if (!_mm_movemask_ps(near)) continue;
         const __m256d d = _mm256_sub_pd(_mm256_cvtps_pd(_mm_blendv_ps(lowest, x, near)), middle);
-        const __m256d shifted = _mm256_add_pd(_mm256_mul_pd(d, _mm256_set1_pd(LOG2_E)), rounder);
+        const __m256d shifted = _mm256_fmadd_pd(d, _mm256_set1_pd(LOG2_E), rounder);
         const __m256d k = _mm256_sub_pd(shifted, rounder);
-        const __m256d high = _mm256_sub_pd(d, _mm256_mul_pd(k, _mm256_set1_pd(LN2_HIGH)));
-        const __m256d r = _mm256_sub_pd(high, _mm256_mul_pd(k, _mm256_set1_pd(LN2_LOW)));
+        const __m256d r = _mm256_fnmadd_pd(k, _mm256_set1_pd(LN2_HIGH + LN2_LOW), d);
         __m256d e = _mm256_set1_pd(exp_terms[2]); /* from 1/11! on: 1e-14 is enough here */
         for (int j = 3; j < N_EXP_TERMS; j++)
-            e = _mm256_add_pd(_mm256_mul_pd(e, r), _mm256_set1_pd(exp_terms[j]));
+            e = _mm256_fmadd_pd(e, r, _mm256_set1_pd(exp_terms[j]));
         const __m256i scale = _mm256_add_epi64(_mm256_slli_epi64(_mm256_castpd_si256(shifted), 52), one);
         e = _mm256_mul_pd(e, _mm256_castsi256_pd(scale));
         const __m256d used = _mm256_castsi256_pd(_mm256_cvtepi32_epi64(_mm_castps_si128(near)));
@@ -172,13 +223,27 @@ __attribute__((target("avx2"))) static double sum_exp_avx2(const float *row, int
     return lanes[0] + lanes[1] + lanes[2] + lanes[3] + sum_exp_generic(row + i, n - i, best);
 }
 
-__attribute__((target("avx512f"))) static inline __m512d exp_avx512(__m512d d) {
-    const __m512d k = _mm512_roundscale_pd(_mm512_mul_pd(d, _mm512_set1_pd(LOG2_E)), 0);
-    __m512d r = _mm512_fnmadd_pd(k, _mm512_set1_pd(LN2_HIGH), d);
-    r = _mm512_fnmadd_pd(k, _mm512_set1_pd(LN2_LOW), r);
-    __m512d e = _mm512_set1_pd(exp_terms[2]);
-    for (int j = 3; j < N_EXP_TERMS; j++) e = _mm512_fmadd_pd(e, r, _mm512_set1_pd(exp_terms[j]));
-    return _mm512_scalef_pd(e, k);
+/* 2^(i/16) for i = 0 .. 15. */
+static const double sixteenths[16] = {
+    0x1.0000000000000p+0, 0x1.0b5586cf9890fp+0, 0x1.172b83c7d517bp+0, 0x1.2387a6e756238p+0,
+    0x1.306fe0a31b715p+0, 0x1.3dea64c123422p+0, 0x1.4bfdad5362a27p+0, 0x1.5ab07dd485429p+0,
+    0x1.6a09e667f3bcdp+0, 0x1.7a11473eb0187p+0, 0x1.8ace5422aa0dbp+0, 0x1.9c49182a3f090p+0,
+    0x1.ae89f995ad3adp+0, 0x1.c199bdd85529cp+0, 0x1.d5818dcfba487p+0, 0x1.ea4afa2a490dap+0};
+
+/* e^d = 2^(k/16) e^r with k = round(16 d / ln 2): |r| < 0.022, so that r^5/5! ends the series at 2e-13. The low four
+ * bits of k choose the root, the others become the exponent. */
+__attribute__((target("avx512f"))) static inline __m512d add_exp_avx512(__m512d sum, __mmask8 near, __m512d d) {
+    const __m512d rounder = _mm512_set1_pd(EXP_ROUNDER);
+    const __m512d shifted = _mm512_fmadd_pd(d, _mm512_set1_pd(16 * LOG2_E), rounder);
+    const __m512d k = _mm512_sub_pd(shifted, rounder);
+    const __m512d r = _mm512_fnmadd_pd(k, _mm512_set1_pd((LN2_HIGH + LN2_LOW) / 16), d);
+    __m512d e = _mm512_set1_pd(exp_terms[N_EXP_TERMS - 6]);
+    for (int j = N_EXP_TERMS - 5; j < N_EXP_TERMS; j++) e = _mm512_fmadd_pd(e, r, _mm512_set1_pd(exp_terms[j]));
+    const __m512i bits = _mm512_castpd_si512(shifted);
+    const __m512d root = _mm512_permutex2var_pd(_mm512_loadu_pd(sixteenths), bits, _mm512_loadu_pd(sixteenths + 8));
+    const __m512i exponent = _mm512_slli_epi64(_mm512_srli_epi64(bits, 4), 52);
+    const __m512d scale = _mm512_castsi512_pd(_mm512_add_epi64(_mm512_castpd_si512(root), exponent));
+    return _mm512_mask3_fmadd_pd(e, scale, sum, near);
 }
 
 __attribute__((target("avx512f"))) static double sum_exp_avx512(const float *row, int32_t n, float best) {
@@ -190,12 +255,8 @@ __attribute__((target("avx512f"))) static double sum_exp_avx512(const float *row
         const __m512 x = _mm512_maskz_loadu_ps(valid, row + i);
         const __mmask16 near = _mm512_mask_cmp_ps_mask(valid, x, lowest, _CMP_GE_OQ);
         if (!near) continue;
-        const __m256 low = _mm512_castps512_ps256(x);
-        const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1));
-        const __m512d d0 = _mm512_maskz_sub_pd((__mmask8)near, _mm512_cvtps_pd(low), middle);
-        const __m512d d1 = _mm512_maskz_sub_pd((__mmask8)(near >> 8), _mm512_cvtps_pd(high), middle);
-        sum0 = _mm512_mask_add_pd(sum0, (__mmask8)near, sum0, exp_avx512(d0));
-        sum1 = _mm512_mask_add_pd(sum1, (__mmask8)(near >> 8), sum1, exp_avx512(d1));
+        sum0 = add_exp_avx512(sum0, (__mmask8)near, _mm512_sub_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(x)), middle));
+        sum1 = add_exp_avx512(sum1, (__mmask8)(near >> 8), _mm512_sub_pd(high_half(x), middle));
     }
     return _mm512_reduce_add_pd(_mm512_add_pd(sum0, sum1));
 }
@@ -297,10 +358,11 @@ __attribute__((target("avx512f"))) static int32_t positions_from_avx512(const fl
 static int32_t best_isa(void) {
     unsigned a, b, c, d, xcr0, high;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & (1u << 27))) return 0;
+    const int fma = (c >> 12) & 1;
     __asm__ volatile("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
     if ((xcr0 & 0x06) != 0x06 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     if ((b & (1u << 16)) && (xcr0 & 0xe6) == 0xe6) return 2;
-    return (b & (1u << 5)) ? 1 : 0;
+    return (b & (1u << 5)) && fma ? 1 : 0;
 }
 
 #else

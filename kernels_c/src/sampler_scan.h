@@ -22,7 +22,7 @@ typedef struct ggfw_scan {
     /* Mean and variance (a float64 two-pass sum) of the entries above -inf; returns their number. Sums are kept in 16
      * interleaved lanes and those added from first to last: the same bits everywhere. */
     int32_t (*moments)(const float *row, int32_t n, double *mean, double *variance);
-    /* Sum of e^(row[i] - best) in float64, within 1e-13; NaN and entries 80 below `best` (finite, the largest) count as
+    /* Sum of e^(row[i] - best) in float64, within 3e-13; NaN and entries 80 below `best` (finite, the largest) count as
      * nothing. Not the same bits everywhere. */
     double (*sum_exp)(const float *row, int32_t n, float best);
 } ggfw_scan;
