@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,4 +93,7 @@ def load_model(path: Path, options: dict[str, Any], **more: Any) -> Model:
     from ggfw.cli.progress import waiting
 
     with waiting(f"loading {path.name}"):
-        return ggfw.load(path, **options, **more)
+        model = ggfw.load(path, **options, **more)
+    gc.freeze()  # main() has switched collection off for the start; what stands now stays
+    gc.enable()
+    return model

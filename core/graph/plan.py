@@ -11,7 +11,7 @@ from typing import Any
 
 from ggfw.errors import GraphError
 from ggfw.graph.cache_layout import CacheLayout
-from ggfw.graph.tensor import OUTPUTS, ROWS, SEQUENCES, Node, Tensor
+from ggfw.graph.tensor import ROWS, Node, Tensor
 from ggfw.graph.weights import WeightRef
 
 #: Element types of views: enum ggfw_type.
@@ -131,7 +131,11 @@ class Plan:
 
     def capacity(self, domain: int) -> int:
         """Rows a buffer of this domain has."""
-        return {ROWS: self.max_rows, OUTPUTS: self.max_outputs, SEQUENCES: self.max_outputs}[domain]
+        return self.max_rows if domain == ROWS else self.max_outputs
+
+    def _size(self, buffer: Buffer) -> int:
+        """Bytes of a buffer at full capacity."""
+        return buffer.row_bytes * self.capacity(buffer.domain)
 
     def allocate(self, keep_all: bool = False) -> None:
         """Give every buffer its place: first fit over the gaps between buffers alive at the same time."""
@@ -147,13 +151,14 @@ class Plan:
                 output.buffer.last = len(self.steps)
         placed: list[Buffer] = []
         for buffer in sorted(buffers, key=lambda b: (b.first, -b.row_bytes)):
-            size = buffer.row_bytes * self.capacity(buffer.domain)
-            alive = [b for b in placed if keep_all or (b.last >= buffer.first and buffer.last >= b.first)]
+            size = self._size(buffer)
+            if not keep_all:  # in order of their first step: who has ended is out of the way for good
+                placed = [b for b in placed if b.last >= buffer.first]
             offset = 0
-            for other in sorted(alive, key=lambda b: b.offset):
+            for other in sorted(placed, key=lambda b: b.offset):
                 if offset + size <= other.offset:
                     break
-                offset = max(offset, _align(other.offset + other.row_bytes * self.capacity(other.domain)))
+                offset = max(offset, _align(other.offset + self._size(other)))
             buffer.offset = offset
             placed.append(buffer)
             self.arena_bytes = max(self.arena_bytes, offset + size)
@@ -172,13 +177,13 @@ class Plan:
             for view in step.outputs:
                 if view is not None:
                     written[view.buffer] = i
-        alive = sorted(written, key=lambda b: b.offset)
-        for i, a in enumerate(alive):
-            for b in alive[i + 1 :]:
-                if b.offset >= a.offset + a.row_bytes * self.capacity(a.domain):
-                    break
-                if a.first <= b.last and b.first <= a.last:
+        live: list[Buffer] = []
+        for b in sorted(written, key=lambda b: b.first):
+            live = [a for a in live if a.last >= b.first]
+            for a in live:
+                if a.offset < b.offset + self._size(b) and b.offset < a.offset + self._size(a):
                     raise GraphError(f"buffers at {a.offset} and {b.offset} overlap while both are in use")
+            live.append(b)
 
     def describe(self) -> str:
         """The plan as text, one line per step."""
