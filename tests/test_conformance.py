@@ -105,3 +105,8 @@ def test_texts_become_the_reference_s_tokens(name: str) -> None:
     for case in fx.info.get("texts", []):
         assert tokenizer.encode(case["text"], parse_special=True) == case["ids"]
         assert tokenizer.encode(case["text"], add_special=False) == case["ids_plain"]
+
+
+def test_the_reference_data_stay_small() -> None:
+    files = [path for path in DATA.rglob("*") if path.is_file() and "real" not in path.parts]
+    assert sum(path.stat().st_size for path in files) < 40_000_000
