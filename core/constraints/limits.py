@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 from ggfw.errors import InvalidRequest
 
@@ -18,6 +17,7 @@ from ggfw.errors import InvalidRequest
 MAX_DEPTH = 256
 #: Containers within each other in the text of a schema; beyond it JSON readers give up.
 MAX_NESTING = 100
+_PERCENT = re.compile(r"%([0-7][0-9A-Fa-f])")
 #: Properties of one object: compilation takes the square of them.
 MAX_PROPERTIES = 2000
 #: ``multipleOf`` becomes an automaton with that many states.
@@ -63,9 +63,9 @@ def check_schema(schema: Any, param: str) -> None:
     """Check size and depth of a schema: nesting, and chains of ``$ref``.
 
     Raises:
-        InvalidRequest: the message names the bound.
+        InvalidRequest: the message names the bound, or the keyword whose effect on references is not followed here.
     """
-    _check_nesting(schema, param)
+    anchors = _check_nesting(schema, param)
     # Values are told apart by identity: the same text in two places is two subschemas.
     nodes: dict[int, Any] = {id(schema): schema}
 
@@ -73,11 +73,9 @@ def check_schema(schema: Any, param: str) -> None:
         value = nodes[node]
         values: Iterable[Any] = ()
         if isinstance(value, Mapping):
-            values = value.values()
-            target = _resolve(schema, value.get("$ref"))
-            if target is not None:
-                values = [*values, target]
-        elif isinstance(value, Sequence) and not isinstance(value, str):
+            target = _resolve(schema, value.get("$ref"), anchors)
+            values = value.values() if target is None else [*value.values(), target]
+        elif isinstance(value, list | tuple):
             values = value
         for one in values:
             if isinstance(one, Mapping | list | tuple):
@@ -91,22 +89,30 @@ def check_schema(schema: Any, param: str) -> None:
         )
 
 
-def _check_nesting(schema: Any, param: str) -> None:
-    """Nesting of the text, and the bounds of single keywords; level by level, without recursion."""
+def _check_nesting(schema: Any, param: str) -> dict[str, Any]:
+    """Check nesting and the bounds of single keywords, level by level, without recursion; returns the ``$anchor``s."""
+    anchors: dict[str, Any] = {}
+    identifiers = ["$id"]  # they change what references inside mean
+    if isinstance(schema, Mapping) and re.search("draft-0[34]", str(schema.get("$schema"))):
+        identifiers.append("id")
     level: list[Any] = [schema]
     for _ in range(MAX_NESTING):
         below: list[Any] = []
         for value in level:
             if isinstance(value, Mapping):
+                if value is not schema and any(isinstance(value.get(name), str) for name in identifiers):
+                    raise InvalidRequest("the JSON schema has an '$id' inside, which is not supported", param)
+                if isinstance(value.get("$anchor"), str):
+                    anchors[value["$anchor"]] = value
                 _check_keywords(value, param)
                 below += value.values()
             elif isinstance(value, list | tuple):
                 below += value
         level = [value for value in below if isinstance(value, Mapping | list | tuple)]
         if not level:
-            return
+            return anchors
     raise InvalidRequest(
-        f"the JSON schema is nested more than {MAX_NESTING} deep; that is the most allowed", param
+        f"the JSON schema is nested more than {MAX_NESTING} deep, which is the most allowed", param
     )
 
 
@@ -127,12 +133,15 @@ def _check_keywords(schema: Mapping[str, Any], param: str) -> None:
             )
 
 
-def _resolve(schema: Any, reference: Any) -> Any:
-    """The subschema that a local reference points at, or None."""
-    if not isinstance(reference, str) or not reference.startswith("#"):
+def _resolve(schema: Any, reference: Any, anchors: Mapping[str, Any]) -> Any:
+    """The subschema that a reference into this document points at, or None."""
+    if not isinstance(reference, str) or "#" not in reference:
         return None
+    fragment = _PERCENT.sub(lambda found: chr(int(found[1], 16)), reference.partition("#")[2])
+    if not fragment.startswith("/"):
+        return anchors.get(fragment) if fragment else schema
     found = schema
-    for part in unquote(reference[1:]).split("/")[1:]:
+    for part in fragment.split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
         if isinstance(found, Mapping):
             found = found.get(part)
