@@ -225,6 +225,12 @@ class Registry:
         with self._lock:
             return self._scores.setdefault(backend, max(score, 0))
 
+    def disqualify(self, backend: str, error: Exception) -> None:
+        """Take a kernel backend whose library turned out unusable out of the choice; its row says why."""
+        self._set_row(self._offers["kernel_backends"][backend], "failed", describe(error), "load")
+        with self._lock:
+            self._scores[backend] = 0
+
     def backends(self) -> list[KernelBackend]:
         """Return the kernel backends that run here, the best one first."""
         usable = [offer for offer in self._ranked("kernel_backends") if self.score(offer.descriptor.name)]

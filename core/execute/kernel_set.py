@@ -34,12 +34,20 @@ class KernelSet:
         registry = registry or default_registry()
         chosen = registry.backend(backend)
         self.native: Native = native(registry)
-        scores = [d for d in registry.backends() if d.name != chosen.name]
+        ranked = registry.backends()
         if backend is not None:  # below the explicit choice only lower scores may fill gaps
-            ranked = registry.backends()
-            scores = ranked[ranked.index(chosen) + 1 :]
-        self.name = chosen.name
-        self.libraries: list[KernelLibrary] = [kernel_library(d, registry) for d in (chosen, *scores)]
+            ranked = ranked[ranked.index(chosen) :]
+        self.libraries: list[KernelLibrary] = []
+        for descriptor in ranked:
+            try:
+                self.libraries.append(kernel_library(descriptor, registry))
+            except BackendError as exc:
+                if descriptor.name == backend:
+                    raise
+                registry.disqualify(descriptor.name, exc)  # listed as failed; costs nobody else anything
+        if not self.libraries:
+            raise BackendError("no kernel backend can be opened; see `ggfw plugins list`, or reinstall ggfw")
+        self.name = self.libraries[0].name
 
     def find(self, op: str, ggml_type: int | None, n_in: int | None = None) -> tuple[Any, Any] | None:
         """Return the (decode, prompt) kernels of an op, or None.
