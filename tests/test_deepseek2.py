@@ -12,19 +12,21 @@ import pytest
 from tests_support import check_logits
 
 import ggfw
+from ggfw import quants
 from ggfw.cache import PAGE_SIZE
 from ggfw.errors import GraphError, ModelFileError
 from ggfw.gguf import GGUF, write_gguf
 from ggfw.graph import Graph, RunConfig, WeightRef
 from ggfw.model import Described
 from ggfw.registry import default_registry
+from ggfw.verify import INT8_BOUND, verify
 
 MODELS = Path(__file__).parent / "data" / "models"
 EXECUTORS = ["reference", "native"]
 N_LAYER, N_HEAD, N_PLAIN, N_VALUE, N_LATENT = 2, 4, 16, 16, 32
 
 
-def changed(name: str, keys: dict[str, Any], tensors: dict[str, np.ndarray | None] | None = None) -> bytes:
+def changed(name: str, keys: dict[str, Any], tensors: dict[str, Any] | None = None) -> bytes:
     """A model of tests/data with other keys or tensors; None removes."""
     tensors = dict(tensors or {})
     with GGUF.open(MODELS / f"{name}.gguf") as gguf:
@@ -130,6 +132,19 @@ def test_shapes_of_products_and_columns_by_head() -> None:
         g.concat(x, x.flat().heads(2, 6))
     with pytest.raises(GraphError, match="same number of heads"):
         g.concat(x, x.flat())
+
+
+def test_quantised_matrices_of_each_head() -> None:
+    """Int8 rows by head: the native products are those of the same int8 activations."""
+    quantised = {}
+    for i in range(N_LAYER):
+        name = f"blk.{i}.attn_v_b.weight"
+        values = tensor("deepseek2", name)
+        quantised[name] = (quants.quantize("Q8_0", values).tobytes(), values.shape, "Q8_0")
+    found = verify(changed("deepseek2", {}, quantised), list(range(3, 30)), threads=2)
+    assert found.ok, found.first_bad
+    by_head = [step for step in found.steps if step.step.startswith("moe_linear") and "attn_v_b" in step.step]
+    assert len(by_head) == N_LAYER and all(step.bound == INT8_BOUND for step in by_head)
 
 
 def test_values_cost_no_memory_of_their_own() -> None:
