@@ -153,6 +153,18 @@ def test_wrong_shapes_name_the_tensor_and_what_was_expected() -> None:
         g.output(hidden=x)
 
 
+def test_graph_mistakes_are_told_in_the_words_of_the_builder() -> None:
+    g = Graph()
+    x = g.embed(weight("token_embd.weight", 10, 8))
+    q = x.heads(2, 4)
+    with pytest.raises(GraphError, match=r"viewed with \.heads"):
+        g.attention(q, x, x, layer=0, scale=1.0)
+    h = g.select_outputs(x)
+    g.output(hidden=h)
+    with pytest.raises(GraphError, match="set already"):
+        g.output(hidden=h)
+
+
 def test_missing_tensors_and_keys_are_named() -> None:
     weights = Weights({})
     with pytest.raises(ModelFileError, match=r"tensor blk\.3\.attn_q\.weight is missing"):

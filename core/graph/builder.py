@@ -205,6 +205,11 @@ class Graph(RecurrentOps):
             kv_shape: (n_head_kv, d_k, d_v) where k and v are None.
         """
         causal = self.causal if causal is None else causal
+        for what in (q, k, v):
+            if what is not None and len(what.shape) != 2:
+                raise GraphError(
+                    f"attention works on heads; {what} has to be viewed with .heads(n_head, head_dim) first"
+                )
         if symmetric and (causal or not window):
             raise GraphError("a symmetric window needs attention that is not causal, and a size")
         if (v is None) == (k is not None and v_columns == 0):
@@ -471,6 +476,10 @@ class Graph(RecurrentOps):
 
     def output(self, *, hidden: Tensor, logits: Tensor | None = None, pooled: Tensor | None = None) -> None:
         """Set the outputs: ``hidden`` after the final norm and ``logits``, of output rows; ``pooled``, of sequences."""
+        if self.hidden is not None:
+            raise GraphError(
+                f"the output is set already, to {self.hidden}; a graph has one call of g.output(...)"
+            )
         for tensor in (hidden, logits):
             if tensor is not None and tensor.domain != OUTPUTS:
                 raise GraphError(
