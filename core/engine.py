@@ -326,6 +326,7 @@ class Engine:
                 noted = None
                 if work.logprobs is not None:
                     if work.host is not None:
+                        assert out.logits is not None
                         noted = token_logprob(out.logits[row - 1], token, work.setup.n_logprobs or 0)
                     else:
                         noted = work.native.take_logprob()
@@ -366,12 +367,12 @@ class Engine:
             work.t_first = now
         request = work.request
         if not request.ignore_eos and self.model.tokenizer.is_eog(token):
-            if noted is not None:
+            if noted is not None and work.logprobs is not None:
                 work.logprobs.push(noted, "")
             self._end(work, "stop")
             return
         deltas = work.output.push(token)
-        if noted is not None:
+        if noted is not None and work.logprobs is not None:
             work.logprobs.push(noted, work.output.piece)
             deltas = work.logprobs.attach(deltas)
         if deltas:

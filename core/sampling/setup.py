@@ -116,6 +116,8 @@ class SamplerFactory:
             params = replace(params, logit_bias={**params.logit_bias, **suppressed})
         breakers = self._breakers_of(params.dry_sequence_breakers) if params.dries else Breakers()
         vocab = SamplerVocab(ends if params.min_tokens else (), breakers)
+        if n_logprobs is not None:
+            n_logprobs = min(n_logprobs, self._tokenizer.n_vocab)
         setup = SamplerSetup(params, vocab, self._chosen(params), n_logprobs)
         if setup.stages:
             setup.sampler()  # so that a bad parameter is the caller's error, not the engine's

@@ -202,7 +202,7 @@ class DynamicTemperature:
 
 
 def _divided(c: Candidates, t: np.float32) -> Candidates:
-    logits = c.logits / t
+    logits: F32 = np.divide(c.logits, t, dtype=np.float32)
     if not np.isfinite(logits[0]):
         return c.head(1)
     return Candidates(c.ids, logits).head(int(np.count_nonzero(logits > NEG_INF)))
