@@ -23,8 +23,8 @@ class TopNSigma:
     """Keep the logits that are at least ``max - n * sigma``, sigma being the standard deviation of the logits.
 
     -inf entries count for neither mean nor deviation. Mean and deviation are float64, the bound float32. Source: Tang
-    et al., "Top-n-sigma: Not All Logits Are You Need", in llama.cpp's form; there the others stay in the list with -inf,
-    so that ``min_keep`` and a dynamic temperature behind it count them and typical-p fails; here they are gone.
+    et al., "Top-n-sigma: Not All Logits Are You Need", in llama.cpp's form. There the others stay in the list, at
+    -inf, so that ``min_keep`` and a dynamic temperature count them and typical-p fails; here they are gone.
     """
 
     name = "top_n_sigma"
