@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ggfw.cache import OutOfPages
@@ -63,7 +64,6 @@ class Engine:
         self.model = model
         self.max_queue = max_queue
         self.n_steps = 0
-        self._samplers = SamplerFactory(model.tokenizer, _sampler_stages)
         executor = model.executor
         if n_parallel is None:
             n_parallel = getattr(model, "n_parallel", 1)
@@ -88,6 +88,11 @@ class Engine:
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._pid = 0  # of the process the thread lives in
+
+    @cached_property
+    def _samplers(self) -> SamplerFactory:
+        """Made for the first request: the tokenizer may still be under way when the engine starts, or be unusable."""
+        return SamplerFactory(self.model.tokenizer, _sampler_stages)
 
     # -- for callers, in any thread -------------------------------------------------------------------------------
 
