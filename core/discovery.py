@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint
 from importlib.metadata import entry_points as installed_entry_points
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import pluggy
@@ -29,6 +30,9 @@ BUILTIN = "ggfw"
 PLUGIN = "plugin"
 
 HOOK_PREFIX = "ggfw_register_"
+
+#: Attribute by which ``@hookimpl`` marks a function.
+MARK = f"{GROUP}_impl"
 
 
 @dataclass(frozen=True)
@@ -224,6 +228,9 @@ def _open(
 
 def _register(manager: pluggy.PluginManager, origin: Origin, plugin: Any) -> list[tuple[str, Any]]:
     """Register with pluggy and return ``(kind, implementation)`` pairs; raises for everything that breaks a spec."""
+    if isinstance(plugin, ModuleType):  # pluggy looks at every name of a plugin: show it the marked functions only
+        marked = {name: f for name, f in vars(plugin).items() if isinstance(f, FunctionType) and hasattr(f, MARK)}
+        plugin = SimpleNamespace(__name__=plugin.__name__, **marked)
     manager.register(plugin, name=origin.plugin)
     hooks: list[tuple[str, Any]] = []
     callers = manager.get_hookcallers(plugin) or []
