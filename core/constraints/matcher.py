@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from ggfw.constraints.vocabulary import TokenTable
 
-#: Seconds. Masks that take longer are computed beside the model, all of them in advance. Usual ones take 0.01 to 0.1 ms,
-#: which is less than waking another thread costs, and nine of ten are never asked for: a model that knows what it is to
-#: write draws allowed tokens.
+#: Seconds. Masks that take longer are computed beside the model, all of them in advance. Usual ones take 0.01 to 0.1
+#: ms, less than waking another thread costs, and nine of ten are never asked for: a model that knows what to write
+#: draws allowed tokens.
 SLOW_MASK = 1e-3
 #: How much of the slowest mask so far is forgotten with each further one.
 FORGET = 0.1
@@ -41,7 +41,7 @@ class GrammarConstraint:
         self._job: Future[None] | None = None
         self._slowest = 0.0  # seconds
         self._ended = False  # whether the last token was one that ends the answer
-        self._asked = -1  # the token that was found allowed in the present state
+        self._asked: int | None = None  # the token that was found allowed in the present state
         #: Tokens accepted so far.
         self.n_tokens = 0
 
@@ -67,8 +67,10 @@ class GrammarConstraint:
         if not self.allows(token):
             return
         self._join()
-        self._matcher.consume_token(token)
-        self._ended = token in self.table.eog_ids
+        if token in self.table.eog_ids:
+            self._ended = True  # the matcher stays where it is, for it cannot take an end token back
+        else:
+            self._matcher.consume_token(token)
         self._changed(1)
 
     def first_bytes(self) -> NDArray[np.bool_]:
@@ -131,8 +133,9 @@ class GrammarConstraint:
     def rollback(self, n: int) -> None:
         """Take the last ``n`` accepted tokens back."""
         self._join()
-        self._matcher.rollback(n)
-        self._ended = self._ended and n == 0
+        if n > 0:
+            self._matcher.rollback(n - self._ended)
+            self._ended = False
         self._changed(-n)
 
     def copy(self) -> GrammarConstraint:
@@ -146,7 +149,7 @@ class GrammarConstraint:
 
     def _changed(self, n: int) -> None:
         self._fresh = False
-        self._asked = -1
+        self._asked = None
         self.n_tokens += n
 
     def _join(self) -> None:

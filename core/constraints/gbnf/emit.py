@@ -79,19 +79,15 @@ class _Emitter:
             return name
         if isinstance(node, Repeat):
             inner = self._written(node.item, atom, helper, level + 1)
-            bare = " " not in inner
-            return (inner if bare else f"({inner})") + _count(node.least, node.most)
+            # A choice inside has its brackets already.
+            whole = atom(node.item) is not None or inner.isidentifier() or isinstance(node.item, Alt)
+            return (inner if whole else f"({inner})") + _count(node.least, node.most)
         assert isinstance(node, Seq | Alt)
         parts = [self._written(item, atom, helper, level + 1) for item in node.items]
         if isinstance(node, Alt):
             joined = " | ".join(parts)
             return f"({joined})" if level else joined
-        return (
-            " ".join(
-                f"({part})" if "|" in part and not part.startswith(("(", "/")) else part for part in parts
-            )
-            or '""'
-        )
+        return " ".join(parts) or '""'
 
 
 def regex(node: Node) -> str:

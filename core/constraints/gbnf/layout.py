@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ggfw.constraints.gbnf.lexemes import Alphabet, Automaton, Budget, Exhausted, automaton, conflicts
-from ggfw.constraints.gbnf.nodes import EMPTY, Alt, Chars, Node, Ref, Repeat, Seq, Token, seq
+from ggfw.constraints.gbnf.nodes import Alt, Chars, Node, Ref, Repeat, Seq, Token, seq
 from ggfw.constraints.gbnf.rules import ROOT, Rules, fixpoint, has_token, references, regular
 
 #: Characters of an expression with all its rules written out: as the only lexeme of a grammar, and beside others.
@@ -112,17 +112,14 @@ class Layout:
         """Expressions that must not be lexemes."""
         if self.laid[ROOT] == Lexeme(self.rules[ROOT]) or self._split_all:
             return set()  # a single lexeme has no neighbours; characters have no inside
-        # Token elements are all the same here, an element without text.
-        elements = [
-            Lexeme(EMPTY),
-            *dict.fromkeys(one for laid in self.laid.values() for one in _lexemes(laid)),
-        ]
+        lexemes = list(dict.fromkeys(one for laid in self.laid.values() for one in _lexemes(laid)))
         alphabet = Alphabet(one for node in self.rules.values() for one in _classes(node))
         try:
+            # Token elements are all the same here: element 0, which has no text.
             automata = [Automaton(nullable=False)]
-            automata += [automaton(one.node, self.rules, alphabet, self._budget) for one in elements[1:]]
-            begin, follow = _Neighbours(self.laid, elements, automata).find()
-            found = {elements[i].node for i in conflicts(automata, begin, follow, self._budget)}
+            automata += [automaton(one.node, self.rules, alphabet, self._budget) for one in lexemes]
+            begin, follow = _Neighbours(self.laid, lexemes, automata).find()
+            found = {lexemes[i - 1].node for i in conflicts(automata, begin, follow, self._budget)}
         except Exhausted:
             self._split_all = True
             self._lay_out()
@@ -135,19 +132,19 @@ class _Neighbours:
 
     Args:
         laid: the rules.
-        elements: the lexemes; the first one stands for all tokens.
+        lexemes: element 1 and following; element 0 stands for all tokens.
         automata: of the elements.
     """
 
-    def __init__(self, laid: dict[str, Laid], elements: list[Lexeme], automata: list[Automaton]) -> None:
+    def __init__(self, laid: dict[str, Laid], lexemes: list[Lexeme], automata: list[Automaton]) -> None:
         self._laid = laid
-        self._index = {lexeme: i for i, lexeme in enumerate(elements)}
+        self._index = {lexeme: i for i, lexeme in enumerate(lexemes, 1)}
         self._nullable = [one.nullable for one in automata]
         self._of = fixpoint(laid, (0, False), self._begin).__getitem__  # type: ignore[arg-type]
 
     def find(self) -> tuple[int, list[int]]:
         """(elements that may begin the text, elements that may follow each)."""
-        out = [0] * len(self._index)
+        out = [0] * len(self._nullable)
         after_rule = dict.fromkeys(self._laid, 0)
         waiting = dict.fromkeys(self._laid)
         while waiting:
