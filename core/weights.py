@@ -71,15 +71,23 @@ class NativeWeights:
                     "smaller quantisation of the model"
                 )
         place = self._ffi.cast("uint8_t *", self._memory) if self._memory_bytes else self._ffi.NULL
+        from_file = []
         for name, (ref, op) in multiplied.items():
-            self._matrices[name] = self._packed(ref, op, place)
+            packing, data, is_file = self._place(ref, op, place)
             place += sizes[name]
+            if packing is not None and is_file:
+                from_file.append((packing, data))
+            elif (
+                packing is not None
+            ):  # dequantised for this: packed at once, so that one such array exists at a time
+                self._run([(packing, data)])
+        self._run(from_file)
         for name, ref in looked_up.items():
             if name not in self._matrices:
                 self._matrices[name] = self._in_file_layout(ref)
 
     def _file_data(self, ref: WeightRef, ggml_type: int) -> tuple[Any, bool]:
-        """Return (pointer to rows of ``ggml_type``, whether they are the file's mapping)."""
+        """Return (pointer to rows of ``ggml_type``, whether they are the file's own bytes)."""
         info = self._gguf.tensors[ref.name]
         if ggml_type == info.ggml_type:
             return self._ffi.from_buffer("uint8_t *", info.data), True
@@ -87,26 +95,36 @@ class NativeWeights:
             "uint8_t *", quants.dequantize(info.ggml_type, info.data, ref.shape)
         ), False
 
-    def _packed(self, ref: WeightRef, op: str, place: Any) -> Any:
+    def _run(self, packings: list[tuple[Any, Any]]) -> None:
+        """Pack (packing, data) pairs in one call, without the interpreter lock: the tokenizer is built meanwhile."""
+        jobs = self._ffi.new("ggfw_packing[]", len(packings))
+        for i, (packing, _) in enumerate(packings):
+            jobs[i] = packing[0]
+        status = self._lib.ggfw_pack(jobs, len(packings))
+        if status != self._lib.GGFW_OK:
+            raise BackendError(f"the weights cannot be packed (status {status}); memory may be short")
+
+    def _place(self, ref: WeightRef, op: str, place: Any) -> tuple[Any, Any, bool]:
+        """Note where a matrix will be; returns (``ggfw_packing *`` or None in file layout, data, data is the file's)."""
         ggml_type = self._kernels.weight_type(ref, op)
         kernel = self._kernels.pair(op, ggml_type)[0]
-        data, mapped = self._file_data(ref, ggml_type)
+        data, is_file = self._file_data(ref, ggml_type)
         n_out, n_in = ref.shape[-2:]
         n_expert = prod(ref.shape[:-2])
-        weight = self._new(ref, ggml_type, kernel)
+        weight = self._matrices[ref.name] = self._new(ref, ggml_type, kernel)
         if kernel.pack == self._ffi.NULL:
             self._keep.append(data)
             weight.data, weight.layout = data, self._lib.GGFW_LAYOUT_FILE
             weight.expert_stride = quants.row_bytes(ggml_type, n_in) * n_out
-            return weight
-        status = self._lib.ggfw_pack(kernel, data, n_out, n_in, n_expert, place)
-        if status != self._lib.GGFW_OK:
-            raise BackendError(f"tensor {ref.name} cannot be packed (status {status}); memory may be short")
+            return None, data, is_file
         weight.data, weight.layout = place, self._lib.GGFW_LAYOUT_PACKED
         weight.expert_stride = kernel.pack_size(n_out, n_in)
-        if mapped:  # pages of a file come back from disk; files given as bytes are left alone
-            self._gguf.tensors[ref.name].advise("dontneed")
-        return weight
+        packing = self._ffi.new("ggfw_packing *")
+        packing.kernel, packing.file_rows, packing.packed = kernel, data, place
+        packing.n_out, packing.n_in, packing.n_expert = n_out, n_in, n_expert
+        # Pages of a mapped file come back from disk; a file given as bytes is left alone.
+        packing.release = is_file and self._gguf.tensors[ref.name].mapped
+        return packing, data, is_file
 
     def _in_file_layout(self, ref: WeightRef) -> Any:
         ggml_type = ref.ggml_type if self._kernels.find("embed", ref.ggml_type) is not None else F32_FORMAT

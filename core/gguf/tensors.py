@@ -60,6 +60,11 @@ class TensorInfo:
         """The bytes as a read-only 1-D uint8 view of the mapped file; nothing is copied."""
         return self._file[self.offset : self.offset + self.n_bytes]
 
+    @property
+    def mapped(self) -> bool:
+        """Whether the bytes are a file's mapping, whose memory can be given back; False for files given as bytes."""
+        return self._mapping is not None
+
     def advise(self, advice: str) -> None:
         """Tell the system how the mapped bytes will be used.
 

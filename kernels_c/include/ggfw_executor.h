@@ -53,10 +53,22 @@ uint8_t *ggfw_executor_arena(ggfw_executor *executor);
 void ggfw_executor_profile(ggfw_executor *executor, int32_t enable);
 void ggfw_executor_timings(ggfw_executor *executor, int64_t *out);
 
-/* Run kernel->pack over all rows with the pool's threads (n_expert matrices of n_out x n_in, file rows contiguous;
- * packed experts stand pack_size() apart). */
-int32_t ggfw_pack(const ggfw_kernel *kernel, const void *file_rows, int64_t n_out, int64_t n_in, int64_t n_expert,
-                  void *packed);
+/* Weights to be packed with kernel->pack: n_expert matrices of n_out x n_in, their file rows contiguous; packed experts
+ * stand pack_size() apart. release: file_rows are a file's mapping, whose memory is given back as soon as it was read. */
+typedef struct ggfw_packing {
+    const ggfw_kernel *kernel;
+    const void *file_rows;
+    int64_t n_out;
+    int64_t n_in;
+    int64_t n_expert;
+    void *packed;
+    int32_t release;
+    int32_t reserved;
+} ggfw_packing;
+
+/* Pack n weights, one after the other, each with the pool's threads: one call for a whole model, so that a caller with
+ * an interpreter lock is without it all the time. Returns enum ggfw_status; an error leaves the later ones undone. */
+int32_t ggfw_pack(const ggfw_packing *packings, int32_t n);
 
 /* y = x W^T once, on the pool's threads, for tests and for callers without a plan: packs file_rows (n_out x n_in in the
  * format of linear) into memory of its own, quantises x [n_rows][n_in] where the kernel wants it (quantize: a kernel of

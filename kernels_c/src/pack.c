@@ -57,8 +57,9 @@ static int32_t pack_next(void *context, pool_region *region) {
     return 1;
 }
 
-int32_t ggfw_pack(const ggfw_kernel *kernel, const void *file_rows, int64_t n_out, int64_t n_in, int64_t n_expert,
-                  void *packed) {
+static int32_t pack_one(const ggfw_packing *p) {
+    const ggfw_kernel *kernel = p->kernel;
+    int64_t n_out = p->n_out, n_in = p->n_in, n_expert = p->n_expert;
     if (kernel == NULL || kernel->pack == NULL || kernel->pack_size == NULL || n_out < 1 || n_in < 1 || n_expert < 1)
         return GGFW_ERR_ARGUMENT;
     int64_t row = file_row_bytes(kernel->format, n_in);
@@ -66,8 +67,8 @@ int32_t ggfw_pack(const ggfw_kernel *kernel, const void *file_rows, int64_t n_ou
     int64_t rows = (256 * 1024 / (row > 0 ? row : n_in) + 15) / 16 * 16;
     pack_job job = {
         .kernel = kernel,
-        .from = file_rows,
-        .to = packed,
+        .from = p->file_rows,
+        .to = p->packed,
         .n_out = n_out,
         .n_in = n_in,
         .n_expert = n_expert,
@@ -81,6 +82,15 @@ int32_t ggfw_pack(const ggfw_kernel *kernel, const void *file_rows, int64_t n_ou
     pool_enter();
     pool_run(&pool);
     pool_leave();
+    if (p->release) platform_release(p->file_rows, row * n_out * n_expert);
+    return GGFW_OK;
+}
+
+int32_t ggfw_pack(const ggfw_packing *packings, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        int32_t status = pack_one(&packings[i]);
+        if (status != GGFW_OK) return status;
+    }
     return GGFW_OK;
 }
 
@@ -142,7 +152,8 @@ int32_t ggfw_linear_once(const ggfw_kernel *linear, const ggfw_kernel *quantize,
     int64_t packed_bytes = linear->pack ? linear->pack_size(n_out, n_in) : 0;
     void *packed = packed_bytes > 0 ? ggfw_memory_new(packed_bytes, 0) : NULL;
     if (packed_bytes > 0 && packed == NULL) return GGFW_ERR_MEMORY;
-    int32_t status = linear->pack ? ggfw_pack(linear, file_rows, n_out, n_in, 1, packed) : GGFW_OK;
+    ggfw_packing packing = {linear, file_rows, n_out, n_in, 1, packed, 0, 0};
+    int32_t status = linear->pack ? ggfw_pack(&packing, 1) : GGFW_OK;
     if (status == GGFW_OK) {
         ggfw_weight weight = {.data = linear->pack ? packed : file_rows,
                               .format = linear->format,
