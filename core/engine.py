@@ -351,6 +351,7 @@ class Engine:
             GenerationError: the constraint leads nowhere.
         """
         host, masked = work.host, work.masked
+        assert host is not None
         if isinstance(host, ConstrainedSampler) and drawn is not None:
             token = host.settle(drawn, logits)
         else:
