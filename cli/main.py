@@ -9,7 +9,6 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -56,6 +55,8 @@ class VerbGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """As click does it, but an unknown verb gets the near ones named."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from difflib import get_close_matches  # here, because only mistakes need it
+
             near = get_close_matches(args[0], VERBS, n=2)
             hint = f"; did you mean {' or '.join(near)}?" if near else f"; known: {', '.join(VERBS)}"
             raise click.UsageError(f"there is no verb {args[0]!r}{hint}", ctx)

@@ -7,7 +7,6 @@ or in a table named for one verb. A key that no verb knows is an error, so that 
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +134,8 @@ def _check_keys(config: dict[str, Any], path: Path) -> None:
 
 
 def _unknown(what: str, name: str, known: Any, path: Path) -> str:
+    from difflib import get_close_matches  # here, because only mistakes need it
+
     near = get_close_matches(name.replace("_", "-"), known, n=2)
     hint = (
         f"; did you mean {' or '.join(near)}?" if near else "; remove it (ggfw VERB --help lists the options)"

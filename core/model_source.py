@@ -6,7 +6,6 @@ download is never taken for a model, and goes on where it stopped.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -53,6 +52,8 @@ def scheme_of(reference: str, schemes: Mapping[str, object]) -> tuple[str, str] 
 
 def file_sha256(path: Path, progress: Progress | None = None) -> str:
     """Return the SHA-256 of a file as hexadecimal digits."""
+    import hashlib  # here, because a start without a fetch checks nothing
+
     digest, done = hashlib.sha256(), 0
     with path.open("rb") as file:
         total = os.fstat(file.fileno()).st_size

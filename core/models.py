@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -204,6 +203,8 @@ def select_model(
     exact = [e for e in entries if wanted in _names(e)]
     # Parts of the folders above are no names: they would fit everything in them.
     partial = [e for e in entries if any(wanted in name.lower() for name in (e.id, e.file, e.name))]
+    import difflib  # here, because only mistakes need it
+
     near = difflib.get_close_matches(wanted, [e.id.lower() for e in entries], n=3, cutoff=0.4)
     hint = f"; did you mean {', '.join(near)}?" if near else "; `ggfw list` shows what is there"
     return _usable(exact or partial, str(reference), f"no model is called {os.fspath(reference)!r}{hint}")

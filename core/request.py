@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ ALIASES = {
 
 def new_id(prefix: str = "req") -> str:
     """A fresh request id."""
-    return f"{prefix}-{secrets.token_hex(12)}"
+    return f"{prefix}-{os.urandom(12).hex()}"
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ def check_logprobs(value: Any) -> int | None:
 def with_seed(params: Params) -> Params:
     """``params`` with a definite seed: a fresh one where it was left open (None or -1)."""
     if params.seed is None or params.seed == -1:
-        return replace(params, seed=secrets.randbits(63))
+        return replace(params, seed=int.from_bytes(os.urandom(8), "little") >> 1)
     return params
 
 

@@ -105,7 +105,7 @@ class NativeWeights:
             raise BackendError(f"the weights cannot be packed (status {status}); memory may be short")
 
     def _place(self, ref: WeightRef, op: str, place: Any) -> tuple[Any, Any, bool]:
-        """Note where a matrix will be; returns (``ggfw_packing *`` or None in file layout, data, data is the file's)."""
+        """Note where a matrix will be; returns (``ggfw_packing *`` or None in file layout, data, is it the file's)."""
         ggml_type = self._kernels.weight_type(ref, op)
         kernel = self._kernels.pair(op, ggml_type)[0]
         data, is_file = self._file_data(ref, ggml_type)

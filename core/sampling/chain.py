@@ -9,7 +9,7 @@ certain: its lowest id is returned, nothing is drawn.
 from __future__ import annotations
 
 import copy
-import secrets
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -49,7 +49,9 @@ class Sampler:
         self.vocab = vocab if vocab is not None else SamplerVocab()
         seed = p.seed
         #: The seed in use, 0 .. 2^64 - 1, also when the parameters left it open.
-        self.rng_seed: int = secrets.randbits(64) if seed is None or seed == -1 else seed & MASK64
+        self.rng_seed: int = (
+            int.from_bytes(os.urandom(8), "little") if seed is None or seed == -1 else seed & MASK64
+        )
         self.rng = Pcg.from_seed(self.rng_seed)
         self.constraint: Constraint | None = None
         self.window = Window(p.penalty_last_n if p.penalises else 0)

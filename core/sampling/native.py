@@ -8,7 +8,7 @@ chain inside the step; Python then only reads the token. Where a token may still
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -83,7 +83,9 @@ class NativeSampler:
         self.n_logprobs = n_logprobs
         seed = p.seed
         #: The seed in use, 0 .. 2^64 - 1, also when the parameters left it open.
-        self.rng_seed: int = secrets.randbits(64) if seed is None or seed == -1 else seed & MASK64
+        self.rng_seed: int = (
+            int.from_bytes(os.urandom(8), "little") if seed is None or seed == -1 else seed & MASK64
+        )
         stages = native_stages(p, self.vocab)
         breakers = self.vocab.breakers
         arrays = {
