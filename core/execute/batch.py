@@ -95,8 +95,8 @@ class Executor(Protocol):
     def new_sampler(self, setup: SamplerSetup, prompt: list[int]) -> Any:
         """Return a native sampler that has seen ``prompt``, or None where there is none.
 
-        Called only for setups without a ``host_reason``. With ``setup.n_logprobs`` its ``take_logprob()`` gives, after a
-        step, the :class:`ggfw.sampling.TokenLogprob` of the token that was drawn.
+        Called only for setups without a ``host_reason``. With ``setup.n_logprobs`` its ``take_logprob()`` gives, after
+        a step, the :class:`ggfw.sampling.TokenLogprob` of the token that was drawn.
         """
 
     def close(self) -> None:
