@@ -66,3 +66,32 @@ def test_reference_backend_gives_the_greedy_answers(real: Any) -> None:
                 if ours != theirs:
                     assert margin < SMALL_MARGIN, (prompt["text"], ours, theirs)
                     break
+
+
+def test_a_chat_answer_begins_as_the_reference_says(smollm2_path: Path) -> None:
+    """`make run` with its own prompt: 16 tokens, or fewer up to a step whose two best logits nearly tie."""
+    script = (Path(__file__).parents[1] / ".ci" / "verb.sh").read_text(encoding="utf-8")
+    prompt = script.split("MAKE_PROMPT:-", 1)[1].split("}", 1)[0]
+    with (
+        ggfw.load(smollm2_path, ctx=512, backend="reference") as reference,
+        ggfw.load(smollm2_path, ctx=512) as native,
+    ):
+        expected = reference.chat([ggfw.user(prompt)], max_tokens=16, temperature=0).token_ids
+        got = native.chat([ggfw.user(prompt)], max_tokens=16, temperature=0).token_ids
+        same = next((i for i, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b), 16)
+        if same < 16:
+            ids = list(reference.chat_request([ggfw.user(prompt)]).prompt) + list(expected[:same])
+            best = np.sort(reference.logits(ids)[-1])[-2:]
+            assert best[1] - best[0] < SMALL_MARGIN, (prompt, same)
+
+
+def test_native_greedy_answers_follow_the_reference(smollm2_path: Path) -> None:
+    """Recorded answers of the float32 reference: 16 tokens, up to a step with a small margin."""
+    said = json.loads((REAL / "smollm2.json").read_text(encoding="utf-8"))
+    with ggfw.load(smollm2_path, ctx=512) as model:
+        for prompt in said["prompts"]:
+            got = model.greedy(prompt["ids"], 16)
+            for ours, theirs, margin in zip(got, prompt["tokens"], prompt["margin"], strict=False):
+                if ours != theirs:
+                    assert margin < SMALL_MARGIN, (prompt["text"], ours, theirs, margin)
+                    break
