@@ -269,6 +269,12 @@ def test_lark() -> None:
     assert '"c"' in str(refusal(Grammar.lark('start: "a" c')))
 
 
+def test_negated_expressions_do_not_let_control_tokens_in() -> None:
+    constraint = compiler().compile(Grammar.lark('start: NOT\nNOT: ~/a+/ "b"?'))
+    mask = constraint.mask()
+    assert [constraint.allows(i) for i in range(mask.size)] == mask.tolist() and mask.sum() > 200
+
+
 def test_kinds_are_told_apart() -> None:
     assert Grammar.detect('root ::= "a"').kind == "gbnf"
     assert Grammar.detect('# start: x\nroot ::= "start: "').kind == "gbnf"

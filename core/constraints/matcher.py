@@ -170,6 +170,18 @@ class GrammarConstraint:
             self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
             if self._matcher.is_error():  # then the words hold the end tokens
                 words[:] = 0
+            self._check_control_tokens()
         took = time.perf_counter() - begun
         self._slowest = max(took, self._slowest * (1 - FORGET))
         self._fresh = True
+
+    def _check_control_tokens(self) -> None:
+        """Take control tokens out of the mask that llguidance would refuse.
+
+        It writes them as bytes that no text has, which negated expressions match all the same.
+        """
+        doubtful = self._words & self.table.control_words
+        if doubtful.any():
+            for token in np.flatnonzero(np.unpackbits(doubtful.view(np.uint8), bitorder="little")).tolist():
+                if self._matcher.validate_tokens([token]) != 1:
+                    self._words[token >> 5] &= ~np.uint32(1 << (token & 31))

@@ -41,6 +41,7 @@ class TokenTable:
         ll: llguidance's tokenizer.
         n_words: 32-bit words of a mask.
         eog_ids: ids that end the answer, allowed where the grammar may end.
+        control_words: (n_words,) uint32, the mask of the tokens that have no bytes here.
         first_bytes: (n_vocab,) uint8, the first byte of every token; 0 for those without bytes.
     """
 
@@ -64,6 +65,9 @@ class TokenTable:
         self._tokenizer = weakref.ref(tokenizer)
         self._ids: dict[str, list[int]] = {}
         self.n_words = (self.ll.vocab_size + 31) // 32
+        control = np.zeros(32 * self.n_words, np.bool_)
+        control[special] = True
+        self.control_words: NDArray[np.uint32] = np.packbits(control, bitorder="little").view(np.uint32)
 
     def ids_where(self, name: str, test: Callable[[bytes], bool]) -> list[int]:
         """Ids of the tokens whose bytes pass ``test``; found once per ``name``."""
