@@ -83,7 +83,7 @@ _WHERE = {
     "sampling": ("Params",),
 }
 #: Modules that are part of the face: ``ggfw.quants.dequantize``, ``ggfw.kernels.matvec``, ...
-_MODULES = ("errors", "gguf", "graph", "kernels", "quants", "sampling", "tokenizer", "verify")
+_MODULES = ("constraints", "errors", "gguf", "graph", "kernels", "quants", "sampling", "tokenizer", "verify")
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
