@@ -228,8 +228,12 @@ def _open(
 
 def _register(manager: pluggy.PluginManager, origin: Origin, plugin: Any) -> list[tuple[str, Any]]:
     """Register with pluggy and return ``(kind, implementation)`` pairs; raises for everything that breaks a spec."""
-    if isinstance(plugin, ModuleType):  # pluggy looks at every name of a plugin: show it the marked functions only
-        marked = {name: f for name, f in vars(plugin).items() if isinstance(f, FunctionType) and hasattr(f, MARK)}
+    if isinstance(
+        plugin, ModuleType
+    ):  # pluggy looks at every name of a plugin: show it the marked functions only
+        marked = {
+            name: f for name, f in vars(plugin).items() if isinstance(f, FunctionType) and hasattr(f, MARK)
+        }
         plugin = SimpleNamespace(__name__=plugin.__name__, **marked)
     manager.register(plugin, name=origin.plugin)
     hooks: list[tuple[str, Any]] = []

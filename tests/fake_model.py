@@ -88,7 +88,9 @@ class FakeTokenizer:
                     text = text[1:]
         return ids[1:] if ids[:2] == [self.bos_id] * 2 else ids
 
-    def encode(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+    def encode(
+        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
+    ) -> list[int]:
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace")
         return self.encode_parts([(text, parse_special)], add_special=add_special)
