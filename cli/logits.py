@@ -72,6 +72,6 @@ def _arrays(model: Model, prompts: list[list[int]], options: dict[str, Any]) -> 
         job = pooled(model.loaded, prompts, chunk=chunk, together=together)
         arrays |= {f"pooled_{i}": vector for i, vector in enumerate(model.engine.run(job).result())}
     for i, ids in enumerate(prompts if options["greedy"] else ()):
-        job = greedy(model.loaded, ids, options["greedy"], chunk=chunk)
-        arrays[f"greedy_{i}"] = np.asarray(model.engine.run(job).result(), dtype=np.int32)
+        answer = model.engine.run(greedy(model.loaded, ids, options["greedy"], chunk=chunk)).result()
+        arrays[f"greedy_{i}"] = np.asarray(answer, dtype=np.int32)
     return arrays

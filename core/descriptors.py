@@ -58,7 +58,7 @@ class Descriptor:
         """Return what is wrong with this descriptor, one sentence each; empty when it is usable."""
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             return [f"the name {self.name!r} does not match {_NAME.pattern}"]
-        found = []
+        found: list[str] = []
         if not isinstance(self.priority, int):
             found.append(f"priority is {self.priority!r}; an integer was expected")
         if not isinstance(self.summary, str):

@@ -40,8 +40,10 @@ class GemmaEmbedding(Architecture):
             q, k, v = qkv(g, h, b, hp.n_head, hp.n_head_kv, hp.head_dim, hp.head_dim_v)
             q = g.rope(g.rms_norm(q, b["attn_q_norm"], hp.eps), rope)
             k = g.rope(g.rms_norm(k, b["attn_k_norm"], hp.eps), rope)
-            sides = {"window": window, "symmetric": True} if is_local else {}
-            a = g.attention(q, k, v, layer=i, scale=hp.head_dim**-0.5, causal=False, **sides)
+            size = window if is_local else 0
+            a = g.attention(
+                q, k, v, layer=i, scale=hp.head_dim**-0.5, causal=False, window=size, symmetric=is_local
+            )
             x = x + g.rms_norm(g.linear(a, b["attn_output"]), b["post_attention_norm"], hp.eps)
             h = gated_ffn(g, g.rms_norm(x, b["ffn_norm"], hp.eps), b, g.gelu)
             x = x + g.rms_norm(h, b["post_ffw_norm"], hp.eps)
