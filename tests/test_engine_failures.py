@@ -69,6 +69,9 @@ class Broken:
     def mask(self) -> np.ndarray:
         return self._or_raise("mask", np.ones(self.n_vocab, np.bool_))
 
+    def bitmask(self) -> np.ndarray:
+        return self._or_raise("bitmask", np.full(-(-self.n_vocab // 32), 2**32 - 1, np.uint32))
+
     def prepare(self) -> None:
         self._or_raise("prepare", None)
 

@@ -17,6 +17,8 @@ from executor_rig import OUTPUTS, SEQUENCES, UNITS, Part, Rig, View, ffi, lib
 
 from ggfw.execute.library import custom_kernel
 from ggfw.kernels_c import get_include
+from ggfw.sampling import Params
+from ggfw.sampling.native import NativeSampler
 
 OK, ABORTED, ERR_ARGUMENT, ERR_BATCH = 0, 1, -2, -3
 SCALE = 2
@@ -327,10 +329,9 @@ def test_sampling_rows_and_host_rows() -> None:
         rig.step("sample", [x], domain=OUTPUTS, needed_for=1)
         rig.start()
         rig.write(x, logits)
-        params = ffi.new("ggfw_sampler_params *")
-        params.top_p = params.typical_p = params.penalty_repeat = 1.0
-        samplers = [lib.ggfw_sampler_new(params) for _ in range(3)]
-        pointers = ffi.new("ggfw_sampler *[4]", [samplers[0], ffi.NULL, samplers[1], samplers[2]])
+        samplers = [NativeSampler(ffi, lib, Params(temperature=0)) for _ in range(3)]
+        first, second, third = (sampler.pointer for sampler in samplers)
+        pointers = ffi.new("ggfw_sampler *[4]", [first, ffi.NULL, second, third])
         sampled = ffi.new("int32_t[4]", [77] * 4)
         batch = rig.make_batch([Part(4, n_outputs=4)], wants=1)
         batch.samplers, batch.sampled = pointers, sampled
@@ -340,8 +341,6 @@ def test_sampling_rows_and_host_rows() -> None:
         batch.wants = 2
         assert lib.ggfw_executor_run(rig.executor, batch, 0, -1) == OK
         assert list(sampled) == [77] * 4
-        for sampler in samplers:
-            lib.ggfw_sampler_free(sampler)
 
 
 # -- kernels of others: commit, then, shared memory, scratch -----------------------------------------------------------
