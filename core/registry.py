@@ -169,7 +169,7 @@ class Registry:
     def _unknown_architecture(self, label: Any) -> str:
         what = "the file names no architecture" if label is None else f"unknown architecture {label!r}"
         known = ", ".join(self.architectures) or "none"
-        message = f"{what}; installed: {known}; a plugin can add it (ggfw plugins new architecture NAME)"
+        message = f"{what}; installed: {known}; a plugin can add it (docs/plugins.md shows how)"
         broken = [
             f"{row.plugin} ({row.reason})" for row in self.broken() if row.kind in ("architectures", "plugin")
         ]
