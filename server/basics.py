@@ -13,7 +13,7 @@ from ggfw.server.state import Served, served
 basics = Blueprint("basics")
 
 
-@basics.get("/health")
+@basics.route("/health", methods=["GET", "HEAD"])
 async def health(request: Request) -> HTTPResponse:
     """Alive, and how busy."""
     state = served(request)
