@@ -165,6 +165,10 @@ class Graph(RecurrentOps):
         """Rotate the first ``rope.dims`` columns of each head by the row's position; (n_head, head_dim)."""
         if len(x.shape) != 2:
             raise GraphError(f"rope rotates heads; {x} has to be viewed with .heads(n_head, head_dim) first")
+        if not 0.0 < rope.base < float("inf"):
+            raise ModelFileError(
+                f"the base of the rotary frequencies is {rope.base}; a positive number was expected"
+            )
         if rope.dims > x.shape[1] or rope.dims % 2:
             raise ModelFileError(
                 f"rope.dimension_count is {rope.dims}; an even number up to the head size {x.shape[1]} was expected"
