@@ -173,15 +173,15 @@ def test_logprobs_are_of_the_model_not_of_the_chain(native) -> None:  # noqa: F8
     assert math.exp(noted.logprob) == pytest.approx(0.3, rel=1e-6)
 
 
-def test_notes_come_in_order_and_four_are_kept(native) -> None:  # noqa: F811
+def test_notes_come_in_order_and_eight_are_kept(native) -> None:  # noqa: F811
     sampler = NativeSampler(*native, Params(temperature=0), n_logprobs=0)
     with pytest.raises(GgfwError):
         sampler.take_logprob()
-    for best in range(6):
-        row = np.zeros(8, f32)
+    for best in range(10):
+        row = np.zeros(12, f32)
         row[best] = 1
         sampler.pick(row)
-    assert [sampler.take_logprob().id for _ in range(4)] == [2, 3, 4, 5]
+    assert [sampler.take_logprob().id for _ in range(8)] == [2, 3, 4, 5, 6, 7, 8, 9]
     with pytest.raises(GgfwError):
         sampler.take_logprob()
 

@@ -37,6 +37,10 @@ class Segment:
         sampler: a native sampler from :meth:`Executor.new_sampler` for the last row, or None (a *host* row: the
             caller picks from ``StepResult.logits``).
         embeddings: (n_rows, n_embd) float32 instead of looking tokens up, or None.
+        n_draft: that many of the last tokens are guesses, to be verified: each is an output, and so is the row before
+            them (``n_outputs == n_draft + 1``). A native sampler draws from row after row while it draws the next
+            row's guess. The sequence advances by the other rows and by the guesses that turned out right; on a host
+            row the caller finds out and advances it by those.
     """
 
     sequence: Sequence
@@ -45,6 +49,7 @@ class Segment:
     prompt: bool = False
     sampler: Any = None
     embeddings: np.ndarray | None = None
+    n_draft: int = 0
 
 
 @dataclass(slots=True)
@@ -65,12 +70,15 @@ class StepResult:
         pooled: (n_segments, n_embd) float32; None unless wanted.
         sampled: per segment the id its native sampler picked, a negative sampler status (non-finite logits), or None
             for a host row.
+        followers: by the index of a segment with drafts, what its native sampler drew after ``sampled``: as many more
+            as it kept drafts, perhaps with a negative status as the last.
     """
 
     logits: np.ndarray | None = None
     hidden: np.ndarray | None = None
     pooled: np.ndarray | None = None
     sampled: list[int | None] = field(default_factory=list)
+    followers: dict[int, list[int]] = field(default_factory=dict)
 
 
 class Executor(Protocol):
@@ -82,7 +90,7 @@ class Executor(Protocol):
     max_outputs: int  # output rows one batch may have
 
     def step(self, batch: Batch) -> StepResult:
-        """Run one step and advance every segment's ``sequence.n_positions`` by its rows.
+        """Run one step and advance every segment's ``sequence.n_positions`` by its rows, drafts that failed excepted.
 
         Raises:
             GenerationError: the step was aborted.

@@ -20,7 +20,7 @@ from ggfw.graph.builder import EMBED_BY, Graph
 from ggfw.graph.lower import make_plan
 from ggfw.graph.plan import I32, View
 from ggfw.sampling import SamplerSetup
-from ggfw.sampling.native import NativeSampler
+from ggfw.sampling.native import STATUS_NOT_DRAWN, NativeSampler
 from ggfw.weights import NativeWeights
 
 KV_TYPES = {"f32": (0, 4), "f16": (1, 2), "bf16": (2, 2)}
@@ -186,9 +186,11 @@ class NativeExecutor:
             self.run_steps(first, last)
             if python is not None:
                 python(self, order)
-        for segment in order:
-            segment.sequence.advance(len(segment.tokens))
-        return self._result(segments, order, n_outputs, batch.wants)
+        result = self._result(segments, order, n_outputs, batch.wants)
+        for i, segment in enumerate(segments):
+            n_kept = len(result.followers[i]) if segment.n_draft and i in result.followers else 0
+            segment.sequence.advance(len(segment.tokens) - segment.n_draft + n_kept)
+        return result
 
     def prepare(self, batch: Batch) -> None:
         """Write the control arrays for a batch without running it; for :meth:`run_steps`."""
@@ -237,7 +239,8 @@ class NativeExecutor:
                 self._samplers[output] = self._ffi.NULL
                 output += 1
             if s.sampler is not None:
-                self._samplers[output - 1] = s.sampler.pointer
+                self._samplers[output - 1 - s.n_draft] = s.sampler.pointer
+                self._sampled[output - s.n_outputs : output] = STATUS_NOT_DRAWN
         self._fill_pages(order)
         if embeddings is None:
             c.tokens, c.embeddings = self._c_tokens, self._ffi.NULL
@@ -288,9 +291,21 @@ class NativeExecutor:
             place = {id(s): i for i, s in enumerate(order)}
             result.pooled = self._pooled[[place[id(s)] for s in segments]]
         result.sampled = [
-            None if s.sampler is None else int(self._sampled[ends[id(s)] - 1]) for s in segments
+            None if s.sampler is None else int(self._sampled[ends[id(s)] - 1 - s.n_draft]) for s in segments
         ]
+        for i, s in enumerate(segments):
+            if s.n_draft and s.sampler is not None:
+                result.followers[i] = self._drawn_after(s, ends[id(s)])
         return result
+
+    def _drawn_after(self, segment: Segment, end: int) -> list[int]:
+        """What was drawn behind the first row of a segment with drafts, whose outputs end at ``end``."""
+        drawn = self._sampled[end - 1 - segment.n_draft : end].tolist()
+        drafts = segment.tokens[len(segment.tokens) - segment.n_draft :]
+        n = 0
+        while n < segment.n_draft and drawn[n] == drafts[n] and drawn[n + 1] != STATUS_NOT_DRAWN:
+            n += 1
+        return drawn[1 : n + 1]
 
     def _failure(self, status: int, n_rows: int) -> Exception:
         if status == self._lib.GGFW_ABORTED:

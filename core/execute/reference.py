@@ -104,7 +104,7 @@ class ReferenceExecutor:
         with np.errstate(all="ignore"):
             values = ReferenceStep(self, batch).run()
         for segment in batch.segments:
-            segment.sequence.advance(len(segment.tokens))
+            segment.sequence.advance(len(segment.tokens) - segment.n_draft)
         result = StepResult(sampled=[None] * len(batch.segments))
         if batch.wants & Wants.LOGITS and self.graph.logits is not None:
             result.logits = values[self.graph.logits]

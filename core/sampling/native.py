@@ -27,7 +27,7 @@ from ggfw.sampling.rng import MASK64, Pcg
 from ggfw.sampling.setup import host_reason
 from ggfw.sampling.stages import DynamicTemperature, MinP, Temperature, TopK, TopP, Typical
 
-STATUS_NONFINITE, STATUS_MEMORY = -1, -2
+STATUS_NONFINITE, STATUS_MEMORY, STATUS_NOT_DRAWN = -1, -2, -4
 
 
 def check_status(status: int) -> int:
@@ -228,7 +228,7 @@ class NativeSampler:
         return ids[:n].astype(np.int64), probabilities[:n]
 
     def take_logprob(self) -> TokenLogprob:
-        """The log-probability noted with the oldest pick that has not been asked for; at most four are kept.
+        """The log-probability noted with the oldest pick that has not been asked for; at most eight are kept.
 
         Raises:
             GgfwError: there is none.

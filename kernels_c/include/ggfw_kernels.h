@@ -115,8 +115,11 @@ typedef struct ggfw_batch {
     const ggfw_segment *segments; /* [n_segments] */
     const int32_t *pages;         /* page tables of all segments and pools; -1 = given back (outside the window) */
     const int32_t *output_rows;   /* [n_outputs] row of each output */
-    struct ggfw_sampler *const *samplers; /* [n_outputs] or NULL; a NULL entry is a host row */
-    int32_t *sampled; /* [n_outputs] result: token id, or a negative sampler status; untouched for host rows */
+    struct ggfw_sampler *const *samplers; /* [n_outputs] or NULL; a NULL entry is a host row. A sampler with further
+                                             outputs of its segment behind it verifies their tokens as drafts: it draws
+                                             from row after row, as long as it draws the token of the next one. */
+    int32_t *sampled; /* [n_outputs] result: token id, or a negative sampler status; untouched for host rows, and for
+                         drafts that the walk did not reach */
 } ggfw_batch;
 
 /* ---- cache pools ---------------------------------------------------------------------------------------------- */

@@ -24,7 +24,8 @@ enum ggfw_sample_status {
     GGFW_SAMPLE_OK = 0,
     GGFW_SAMPLE_NONFINITE = -1, /* no logit is above -inf (after bias and penalties) */
     GGFW_SAMPLE_MEMORY = -2,
-    GGFW_SAMPLE_ARGUMENT = -3
+    GGFW_SAMPLE_ARGUMENT = -3,
+    GGFW_SAMPLE_NOT_DRAWN = -4 /* an executor did not come to this row: a draft before it was not kept */
 };
 
 /* The stages that take candidates. Bias, penalties and DRY come before all of them. */
@@ -98,6 +99,7 @@ int32_t ggfw_sampler_pick(ggfw_sampler *sampler, const float *row, int32_t n_voc
 /* A held sampler's picks may still be refused: ggfw_sampler_accept, which an executor calls with each pick, does nothing
  * for it, and ggfw_sampler_settle takes the token in. */
 void ggfw_sampler_hold(ggfw_sampler *sampler);
+int32_t ggfw_sampler_held(const ggfw_sampler *sampler);
 int32_t ggfw_sampler_settle(ggfw_sampler *sampler, int32_t id);
 /* Pick as if the logits of all ids were -inf whose bit (id % 32 of word id / 32) is not set in mask [n_words]; ids beyond
  * it are refused too. GGFW_SAMPLE_NONFINITE: nothing above -inf is left. */
@@ -111,7 +113,7 @@ int32_t ggfw_sampler_distribution(ggfw_sampler *sampler, const float *row, int32
 
 /* With n_logprobs >= 0 every pick notes the natural logarithms of probabilities in the row as the model gave it, before
  * bias and everything else: of the picked token, and of the n_logprobs likeliest ones, best first. Take the oldest note;
- * at most four are kept, the oldest goes first. `ids` and `logprobs` have n_logprobs places. Returns how many of them were
+ * at most eight are kept, the oldest goes first. `ids` and `logprobs` have n_logprobs places. Returns how many of them were
  * filled (fewer when fewer are above -inf), or GGFW_SAMPLE_ARGUMENT when there is no note. */
 int32_t ggfw_sampler_take_logprobs(ggfw_sampler *sampler, int32_t *id, double *logprob, int32_t *ids, double *logprobs);
 

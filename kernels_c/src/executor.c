@@ -221,19 +221,31 @@ static void run_chunk(void *context, int32_t chunk, int32_t thread) {
     if (p->kernel->commit) p->kernel->commit(step, &p->run, p->row_begin, p->row_end, chunk, scratch);
 }
 
+/* Draw with the sampler of an output row. Where the segment goes on with further output rows, their tokens are drafts:
+ * each is kept if it is what its predecessor's row draws, and the next row is looked at then; the first that differs
+ * takes its place and ends the walk. So every token is drawn from its own row, with the state it would have had anyway. */
 static void sample_row(void *context, int32_t output, int32_t thread) {
     (void)thread;
     ggfw_executor *e = context;
-    struct ggfw_sampler *sampler = e->batch.samplers[output];
-    if (sampler == NULL) return; /* a host row: Python picks */
+    const ggfw_batch *b = &e->batch;
+    struct ggfw_sampler *sampler = b->samplers[output];
+    if (sampler == NULL) return; /* a host row: Python picks; or a draft of a row before */
     const ggfw_view *logits = &e->steps[e->current].in[0];
-    const float *row = (const float *)(e->arena + logits->offset + (int64_t)output * logits->stride);
-    int32_t id = ggfw_sampler_pick(sampler, row, logits->width);
-    if (id >= 0) {
-        int32_t status = ggfw_sampler_accept(sampler, id);
-        if (status < 0) id = status;
+    const ggfw_segment *segment = &b->segments[b->row_segment[b->output_rows[output]]];
+    int32_t end = segment->output + segment->n_outputs;
+    for (;; output++) {
+        const float *row = (const float *)(e->arena + logits->offset + (int64_t)output * logits->stride);
+        int32_t id = ggfw_sampler_pick(sampler, row, logits->width);
+        if (id >= 0) {
+            int32_t status = ggfw_sampler_accept(sampler, id);
+            if (status < 0) id = status;
+        }
+        b->sampled[output] = id;
+        if (output + 1 >= end || b->samplers[output + 1] != NULL || b->tokens == NULL ||
+            b->tokens[b->output_rows[output + 1]] != id)
+            return;
+        if (ggfw_sampler_held(sampler)) return; /* what may still be refused decides nothing */
     }
-    e->batch.sampled[output] = id;
 }
 
 static void set_part(ggfw_executor *e, region_part *p, const ggfw_kernel *kernel, int32_t begin, int32_t end,
@@ -322,7 +334,7 @@ static int32_t run_locked(ggfw_executor *e, const ggfw_batch *batch, int32_t fir
     if (batch->n_rows == 0) return GGFW_OK;
     e->run.n_threads = pool_threads();
     if (!make_scratch(e, e->run.n_threads)) return GGFW_ERR_MEMORY;
-    for (int32_t i = 0; i < batch->n_outputs; i++) e->batch.sampled[i] = -1;
+    for (int32_t i = 0; i < batch->n_outputs; i++) e->batch.sampled[i] = GGFW_SAMPLE_NOT_DRAWN;
     e->first = first;
     e->current = first - 1;
     e->last = last;
@@ -338,7 +350,7 @@ static int32_t run_locked(ggfw_executor *e, const ggfw_batch *batch, int32_t fir
     }
     if (sampled && batch->samplers != NULL)
         for (int32_t i = 0; i < batch->n_outputs; i++)
-            if (batch->samplers[i] != NULL) batch->sampled[i] = e->batch.sampled[i];
+            if (e->batch.sampled[i] != GGFW_SAMPLE_NOT_DRAWN) batch->sampled[i] = e->batch.sampled[i];
     return GGFW_OK;
 }
 

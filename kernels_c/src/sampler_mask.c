@@ -6,6 +6,8 @@
 
 void ggfw_sampler_hold(ggfw_sampler *sampler) { sampler->held = 1; }
 
+int32_t ggfw_sampler_held(const ggfw_sampler *sampler) { return sampler->held; }
+
 /* Copy a row with everything at -inf whose bit is not set. Words without any bit, most of them where a grammar leaves
  * little choice, are filled without looking at the row. */
 static void mask_row(float *out, const float *row, int32_t n, const uint32_t *mask, int32_t n_words) {

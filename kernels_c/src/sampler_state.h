@@ -15,7 +15,7 @@ typedef struct ggfw_bias {
     float value;
 } ggfw_bias;
 
-#define GGFW_NOTES 4 /* steps that may be under way before somebody takes the log-probabilities */
+#define GGFW_NOTES 8 /* picks that may come before somebody takes the log-probabilities: a step's drafts among them */
 
 typedef struct ggfw_note {
     int32_t id, n_top;
