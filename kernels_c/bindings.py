@@ -11,7 +11,7 @@ import io
 from pathlib import Path
 
 #: Headers whose marked parts make up the declarations, in this order.
-HEADERS = ("ggfw_kernels.h", "ggfw_sampler.h", "ggfw_executor.h")
+HEADERS = ("ggfw_kernels.h", "ggfw_sampler.h", "ggfw_executor.h", "ggfw_encode.h")
 
 #: Name of the generated module.
 MODULE = "ggfw_abi"

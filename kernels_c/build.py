@@ -126,7 +126,7 @@ def library_plan(target: Target) -> dict[str, tuple[list[Path], tuple[str, ...]]
     for isa, flags in target.units().items():
         found = [SOURCES / "units" / f"unit_{isa}.c", *sorted((SOURCES / "units" / isa).glob("*.c"))]
         if found := [path for path in found if path.is_file()]:
-            plan[isa] = found, (*UNIT_FLAGS, *flags)
+            plan[isa] = [*found, SOURCES / "encode" / "encode.c"], (*UNIT_FLAGS, *flags)
     return plan
 
 

@@ -1,0 +1,29 @@
+/* ggfw_encode.h: float weights to quantised blocks, for writing GGUF files. Every instruction-set library exports it. */
+#ifndef GGFW_ENCODE_H
+#define GGFW_ENCODE_H
+
+#include "ggfw_kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+/* cffi: begin */
+
+/* Encode n_blocks blocks of ggml type `format`. Scales are searched for, so that the error, weighted per column, is
+ * small; see src/encode/search.h.
+ *   x            n_blocks * block size floats, finite
+ *   importance   weight of each column, blocks_per_row * block size floats, none negative, or NULL: by magnitude
+ *   out          n_blocks * type size bytes
+ * Returns 0, or -1 for a format that has no encoder here. */
+int32_t ggfw_encode_blocks(int32_t format, const float *x, int64_t n_blocks, int64_t blocks_per_row,
+                           const float *importance, uint8_t *out);
+
+/* cffi: end */
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif
