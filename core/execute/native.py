@@ -13,6 +13,7 @@ from ggfw.cache import PAGE_SIZE, Cache
 from ggfw.errors import BackendError, GenerationError, InvalidRequest
 from ggfw.execute.batch import Batch, Segment, StepResult, Wants
 from ggfw.execute.kernel_set import KernelSet
+from ggfw.execute.kv_types import KV_TYPES, check_kv_type, kv_row_bytes
 from ggfw.execute.marshal import Marshal
 from ggfw.execute.plan_breaks import PlanRange, plan_ranges
 from ggfw.gguf import GGUF
@@ -22,8 +23,6 @@ from ggfw.graph.plan import I32, View
 from ggfw.sampling import SamplerSetup
 from ggfw.sampling.native import STATUS_NOT_DRAWN, NativeSampler
 from ggfw.weights import NativeWeights
-
-KV_TYPES = {"f32": (0, 4), "f16": (1, 2), "bf16": (2, 2)}
 
 #: Software prefetch distance in bytes until it is calibrated per machine (kernels in L3 like more, DRAM less).
 PREFETCH = 2048
@@ -40,7 +39,7 @@ class NativeExecutor:
         gguf: where the weights are.
         cache: pages and slots of the sequences that will run.
         kernels: the backend's kernels.
-        kv_type: f32, f16 or bf16.
+        kv_type: element type of the cache, one of :data:`ggfw.execute.kv_types.KV_TYPES`.
         max_rows: rows of the largest batch.
         threads: threads of the process's pool.
         fuse, keep_all: see :func:`ggfw.graph.lower.make_plan`.
@@ -109,18 +108,14 @@ class NativeExecutor:
         return memory
 
     def _make_pools(self, cache: Cache, kv_type: str) -> Any:
-        if kv_type not in KV_TYPES:
-            raise InvalidRequest(
-                f"the cache type {kv_type!r} is unknown; {', '.join(KV_TYPES)} are known", "kv_type"
-            )
-        number, size = KV_TYPES[kv_type]
+        number = KV_TYPES[check_kv_type(kv_type)]
         pools = self._ffi.new("ggfw_pool[]", len(cache.pools))
         for pool, c in zip(cache.pools, pools, strict=True):
             spec = pool.spec
             c.n_layers, c.n_pages, c.page_size = len(spec.layers), pool.n_pages, PAGE_SIZE
             c.type, c.n_head_kv, c.d_k, c.d_v = number, spec.n_head_kv, spec.d_k, spec.d_v
-            c.k_page_bytes = PAGE_SIZE * spec.n_head_kv * spec.d_k * size
-            c.v_page_bytes = 0 if spec.v_in_k else PAGE_SIZE * spec.n_head_kv * spec.d_v * size
+            c.k_page_bytes = PAGE_SIZE * spec.n_head_kv * kv_row_bytes(kv_type, spec.d_k)
+            c.v_page_bytes = 0 if spec.v_in_k else PAGE_SIZE * spec.n_head_kv * kv_row_bytes(kv_type, spec.d_v)
             c.k = self._allocate(c.k_page_bytes * c.n_layers * c.n_pages)
             if not spec.v_in_k:
                 c.v = self._allocate(c.v_page_bytes * c.n_layers * c.n_pages)

@@ -126,8 +126,13 @@ typedef struct ggfw_batch {
 
 /* Pages of the layers of one kind. A page holds page_size positions of K and of V of every layer of the pool:
  *   K of (layer l, page p): k + (l * n_pages + p) * k_page_bytes, as [n_head_kv][page_size][d_k]
- *   V likewise with d_v; v = NULL: V is the first d_v columns of K. Element type: enum ggfw_kv_type. */
-enum ggfw_kv_type { GGFW_KV_F32 = 0, GGFW_KV_F16 = 1, GGFW_KV_BF16 = 2 };
+ *   V likewise with d_v; v = NULL: V is the first d_v columns of K. Element type: enum ggfw_kv_type.
+ *
+ * Q8_0 and Q4_0 are quantised in blocks of 32 columns of one head at one position, the last block of a row filled up
+ * with zeros (n blocks for d columns). 16 positions make a group, [n_head_kv][page_size / 16][group] to the page:
+ *   group: 16 rows of n * 32 int8 (Q8_0), or of n * 16 bytes (Q4_0: low nibbles are columns 0-15 of a block, high ones
+ *   16-31, 8 stands for zero), then scales [n][16 positions] as f16. Value = scale * number. */
+enum ggfw_kv_type { GGFW_KV_F32 = 0, GGFW_KV_F16 = 1, GGFW_KV_BF16 = 2, GGFW_KV_Q8_0 = 3, GGFW_KV_Q4_0 = 4 };
 
 typedef struct ggfw_pool {
     uint8_t *k;
@@ -149,7 +154,7 @@ typedef struct ggfw_state {
     float *data;
     int64_t slot_floats;
     int32_t n_slots;
-    int32_t reserved;
+    int32_t n_ring; /* slots of one sequence, which follow each other as a ring; a divisor of n_slots; 0 = 1 */
 } ggfw_state;
 
 /* ---- steps ---------------------------------------------------------------------------------------------------- */
@@ -354,7 +359,9 @@ typedef struct ggfw_pooling {
 } ggfw_pooling;
 
 /* Recurrent ops scan the rows of a segment in order. The state before its first row stands in slot state_read of
- * run->states[state] (-1: zeros), the state after its last row goes to slot state_write; every step writes it. */
+ * run->states[state] (-1: zeros), the state after its last row goes to slot state_write; every step writes it. Where
+ * both are slots of one ring, n places apart, the states after the last n rows go to the n slots behind state_read: of
+ * drafts, any may turn out to be the last that counts. */
 
 /* y[r] = sum over j < kernel of weight[j] * x[r - kernel + 1 + j] + bias, by column; then the activation.
  * State: the last kernel - 1 rows of x, oldest first, [kernel - 1][n]. */

@@ -88,9 +88,17 @@ static int pools_are_good(const ggfw_pool *pools, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         const ggfw_pool *p = &pools[i];
         if (p->page_size < 16 || p->page_size % 16 != 0 || p->n_pages < 0 || p->type < GGFW_KV_F32 ||
-            p->type > GGFW_KV_BF16 || (p->v == NULL && p->d_v > p->d_k))
+            p->type > GGFW_KV_Q4_0 || (p->v == NULL && p->d_v > p->d_k))
             return 0;
     }
+    return 1;
+}
+
+static int states_are_good(const ggfw_state *states, int32_t n) {
+    for (int32_t i = 0; i < n; i++)
+        if (states[i].n_slots < 0 || states[i].n_ring < 0 ||
+            (states[i].n_ring > 0 && states[i].n_slots % states[i].n_ring != 0))
+            return 0;
     return 1;
 }
 
@@ -140,7 +148,8 @@ ggfw_executor *ggfw_executor_new(const ggfw_step *steps, int32_t n_steps, int64_
                                  int32_t max_outputs, const ggfw_pool *pools, int32_t n_pools,
                                  const ggfw_state *states, int32_t n_states, int32_t prefetch) {
     if (n_steps < 0 || arena_bytes < 0 || max_rows < 1 || max_outputs < 0 || n_pools < 0 ||
-        n_pools > GGFW_MAX_POOLS || n_states < 0 || !pools_are_good(pools, n_pools))
+        n_pools > GGFW_MAX_POOLS || n_states < 0 || !pools_are_good(pools, n_pools) ||
+        !states_are_good(states, n_states))
         return NULL;
     ggfw_executor *e = calloc(1, sizeof *e);
     if (e == NULL) return NULL;

@@ -93,6 +93,7 @@ typedef struct decode_tile {
     float slope[DECODE_HEADS];
     float top[DECODE_HEADS];
     vf sum[DECODE_HEADS];
+    float *scales; /* of a group of keys or values, [kv_blocks][KV_GROUP] */
 } decode_tile;
 
 /* Dot products of 16 keys (rows of d elements) with `heads` queries. Constant type and heads. */
@@ -100,7 +101,7 @@ VF_INLINE void decode_dots(const uint8_t *keys, int32_t type, int32_t d, const d
                            float (*dots)[16]) {
     const int lanes = heads == 3 ? 4 : heads, keys_per_sum = 16 / lanes;
     const int step = DECODE_ACCUMULATORS / lanes > 0 ? DECODE_ACCUMULATORS / lanes : 1; /* keys in registers */
-    const int64_t row = d * kv_element_bytes(type);
+    const int64_t row = kv_row_bytes(type, d);
     for (int key = 0; key < 16; key += keys_per_sum) {
         vf sums[16];
         if (heads == 3)
@@ -110,10 +111,11 @@ VF_INLINE void decode_dots(const uint8_t *keys, int32_t type, int32_t d, const d
             VF_UNROLL
             for (int i = 0; i < step * heads; i++) a[i] = vf_zero();
             const uint8_t *at = keys + (key + k) * row;
+            const float *scales = t->scales + key + k;
             for (int32_t c = 0; c + 16 <= d; c += 16) {
                 VF_UNROLL
                 for (int j = 0; j < step; j++) {
-                    vf x = kv_load(at + j * row + c * kv_element_bytes(type), type);
+                    vf x = kv_load(at + j * row, c, type, scales + j);
                     VF_UNROLL
                     for (int h = 0; h < heads; h++) a[h * step + j] = vf_fma(x, vf_load(t->q[h] + c), a[h * step + j]);
                 }
@@ -121,7 +123,7 @@ VF_INLINE void decode_dots(const uint8_t *keys, int32_t type, int32_t d, const d
             if (d % 16 != 0) {
                 int32_t c = d / 16 * 16;
                 for (int j = 0; j < step; j++) {
-                    vf x = kv_load_n(at + j * row + c * kv_element_bytes(type), type, d - c);
+                    vf x = kv_load_rest(at + j * row, c, d, type, scales + j);
                     for (int h = 0; h < heads; h++) a[h * step + j] = vf_fma(x, vf_load(t->q[h] + c), a[h * step + j]);
                 }
             }
@@ -137,9 +139,10 @@ VF_INLINE void decode_dots(const uint8_t *keys, int32_t type, int32_t d, const d
     }
 }
 
-/* accumulators += p V for n_keys keys of one page, `row` bytes apart; scores[h][first] is the weight of the first. */
+/* accumulators += p V for n_keys keys of one page (quantised: of one group), `row` bytes apart; scores[h][first] is the
+ * weight of the first, and scales[0] its first scale. */
 VF_INLINE void decode_values(const uint8_t *values, int64_t row, int32_t type, int32_t d, int32_t n_keys,
-                             decode_tile *t, int32_t first, const int heads) {
+                             decode_tile *t, int32_t first, const float *scales, const int heads) {
     const int columns = heads * 4 <= DECODE_ACCUMULATORS ? 4 : 1; /* vectors of V in registers */
     int32_t c = 0;
     for (; columns > 1 && c + 16 * columns <= d; c += 16 * columns) {
@@ -148,11 +151,11 @@ VF_INLINE void decode_values(const uint8_t *values, int64_t row, int32_t type, i
         for (int h = 0; h < heads; h++)
             VF_UNROLL
             for (int j = 0; j < columns; j++) a[h * columns + j] = vf_load(t->accumulators[h] + c + 16 * j);
-        const uint8_t *at = values + c * kv_element_bytes(type);
+        const uint8_t *at = values;
         for (int32_t key = 0; key < n_keys; key++, at += row) {
             vf x[4];
             VF_UNROLL
-            for (int j = 0; j < columns; j++) x[j] = kv_load(at + 16 * j * kv_element_bytes(type), type);
+            for (int j = 0; j < columns; j++) x[j] = kv_load(at, c + 16 * j, type, scales + key);
             VF_UNROLL
             for (int h = 0; h < heads; h++) {
                 vf w = vf_set(t->scores[h][first + key]);
@@ -169,9 +172,9 @@ VF_INLINE void decode_values(const uint8_t *values, int64_t row, int32_t type, i
         vf a[DECODE_HEADS];
         VF_UNROLL
         for (int h = 0; h < heads; h++) a[h] = vf_load(t->accumulators[h] + c);
-        const uint8_t *at = values + c * kv_element_bytes(type);
+        const uint8_t *at = values;
         for (int32_t key = 0; key < n_keys; key++, at += row) {
-            vf x = c + 16 <= d ? kv_load(at, type) : kv_load_n(at, type, d - c);
+            vf x = c + 16 <= d ? kv_load(at, c, type, scales + key) : kv_load_rest(at, c, d, type, scales + key);
             VF_UNROLL
             for (int h = 0; h < heads; h++) a[h] = vf_fma(vf_set(t->scores[h][first + key]), x, a[h]);
         }
@@ -203,12 +206,14 @@ VF_INLINE void decode_block(const ggfw_step *step, const ggfw_run *run, const gg
         if (key + 16 * DECODE_AHEAD < end) {
             int32_t next = key + 16 * DECODE_AHEAD, next_page = page_of(run, segment, p->pool, next);
             prefetch_rows(k_at(pool, p->layer, next_page, kv_head, next % pool->page_size),
-                          16 * pool->d_k * kv_element_bytes(type), 1);
+                          kv_group_bytes(type, pool->d_k), 1);
         }
         if (pool->v != NULL)
             prefetch_rows(v_at(pool, p->layer, page, kv_head, key % pool->page_size),
-                          16 * pool->d_v * kv_element_bytes(type), 2);
-        decode_dots(k_at(pool, p->layer, page, kv_head, key % pool->page_size), type, pool->d_k, t, heads, dots);
+                          kv_group_bytes(type, pool->d_v), 2);
+        const uint8_t *keys = k_at(pool, p->layer, page, kv_head, key % pool->page_size);
+        kv_load_scales(keys, type, pool->d_k, 0, kv_blocks(pool->d_k), t->scales);
+        decode_dots(keys, type, pool->d_k, t, heads, dots);
         for (int h = 0; h < heads; h++) {
             vf s = finish_scores(p, vf_load(dots[h]), key, t->visible[h], t->position[h], t->slope[h]);
             vf_store(t->scores[h] + (key - block), s);
@@ -233,10 +238,12 @@ VF_INLINE void decode_block(const ggfw_step *step, const ggfw_run *run, const gg
         }
     }
     for (int32_t key = begin; key < end;) {
-        int32_t slot = key % pool->page_size, n = smaller(pool->page_size - slot, end - key);
-        int32_t page = page_of(run, segment, p->pool, key);
-        decode_values(v_at(pool, p->layer, page, kv_head, slot), v_row_bytes(pool), type, pool->d_v, n, t, key - block,
-                      heads);
+        int32_t slot = key % pool->page_size, page = page_of(run, segment, p->pool, key);
+        int32_t n = smaller(kv_quantised(type) ? KV_GROUP - slot % KV_GROUP : pool->page_size - slot, end - key);
+        const uint8_t *values = v_at(pool, p->layer, page, kv_head, slot);
+        kv_load_scales(values, type, v_columns(pool), slot, kv_blocks(pool->d_v), t->scales);
+        decode_values(values, kv_row_bytes(type, v_columns(pool)), type, pool->d_v, n, t, key - block,
+                      t->scales + slot % KV_GROUP, heads);
         key += n;
     }
 }
@@ -261,12 +268,16 @@ VF_INLINE void decode_part_as(const ggfw_step *step, const ggfw_run *run, const 
 DECODE_PART(GGFW_KV_F32)
 DECODE_PART(GGFW_KV_F16)
 DECODE_PART(GGFW_KV_BF16)
+DECODE_PART(GGFW_KV_Q8_0)
+DECODE_PART(GGFW_KV_Q4_0)
 
 static void decode_part(const ggfw_step *step, const ggfw_run *run, const ggfw_segment *segment, int32_t kv_head,
                         key_range part, decode_tile *t, int heads) {
     switch (run->pools[step->params.attention.pool].type) {
     case GGFW_KV_F32: decode_part_GGFW_KV_F32(step, run, segment, kv_head, part, t, heads); break;
     case GGFW_KV_F16: decode_part_GGFW_KV_F16(step, run, segment, kv_head, part, t, heads); break;
+    case GGFW_KV_Q8_0: decode_part_GGFW_KV_Q8_0(step, run, segment, kv_head, part, t, heads); break;
+    case GGFW_KV_Q4_0: decode_part_GGFW_KV_Q4_0(step, run, segment, kv_head, part, t, heads); break;
     default: decode_part_GGFW_KV_BF16(step, run, segment, kv_head, part, t, heads); break;
     }
 }
@@ -276,7 +287,8 @@ static void decode_part(const ggfw_step *step, const ggfw_run *run, const ggfw_s
 static int64_t decode_scratch(const ggfw_step *step, const ggfw_run *run) {
     (void)run;
     const ggfw_attention *p = &step->params.attention;
-    return DECODE_HEADS * ((int64_t)pad16(p->d_k) + pad16(p->d_v) + DECODE_BLOCK) * (int64_t)sizeof(float);
+    int64_t scales = (int64_t)kv_blocks(larger(p->d_k, p->d_v)) * KV_GROUP;
+    return (DECODE_HEADS * ((int64_t)pad16(p->d_k) + pad16(p->d_v) + DECODE_BLOCK) + scales) * (int64_t)sizeof(float);
 }
 
 /* Queries [index, index + heads) of the group: index counts rows of the group times heads of the kv head. */
@@ -303,6 +315,7 @@ static void decode_queries(const ggfw_step *step, const ggfw_run *run, const dec
         t.top[i] = ATTENTION_LOWEST;
         t.sum[i] = vf_zero();
     }
+    t.scales = scratch;
     key_range range = {larger(seen.begin, part * g->part_length), smaller(seen.end, (part + 1) * g->part_length)};
     if (range.begin < range.end) decode_part(step, run, g->segment, kv_head, range, &t, heads);
     for (int i = 0; i < heads; i++) {

@@ -48,6 +48,7 @@ typedef struct prompt_work {
     float *out;     /* [queries][pad16(d_v)] */
     float *keys;    /* [pad16(d_k)][PROMPT_KEYS] */
     float *values;  /* [PROMPT_KEYS][pad16(d_v)] */
+    float *scales;  /* of one group, [kv_blocks][KV_GROUP] */
     float *scores;  /* [PROMPT_TILE][PROMPT_KEYS] */
     float *sums;    /* [queries][16] */
     float *tops;    /* [queries] */
@@ -65,6 +66,7 @@ static int64_t prompt_layout(const ggfw_attention *p, uint8_t *base, prompt_work
     PROMPT_PLACE(out, queries * pad16(p->d_v));
     PROMPT_PLACE(keys, pad16(p->d_k) * PROMPT_KEYS);
     PROMPT_PLACE(values, pad16(p->d_v) * PROMPT_KEYS);
+    PROMPT_PLACE(scales, kv_blocks(larger(p->d_k, p->d_v)) * KV_GROUP);
     PROMPT_PLACE(scores, PROMPT_TILE * PROMPT_KEYS);
     PROMPT_PLACE(sums, queries * 16);
     PROMPT_PLACE(tops, queries);
@@ -85,15 +87,16 @@ static int64_t prompt_scratch(const ggfw_step *step, const ggfw_run *run) {
 /* ---- blocks of keys as floats ------------------------------------------------------------------------------------ */
 
 /* 16 keys of d elements to columns [0, 16) of to[d][PROMPT_KEYS]. Constant type. */
-VF_INLINE void prompt_load_keys(const uint8_t *from, int32_t d, float *to, const int32_t type) {
-    const int64_t element = kv_element_bytes(type), row = d * element;
+VF_INLINE void prompt_load_keys(const uint8_t *from, int32_t d, float *to, float *scales, const int32_t type) {
+    const int64_t row = kv_row_bytes(type, d);
+    kv_load_scales(from, type, d, 0, kv_blocks(d), scales);
     for (int32_t c = 0; c < d; c += 16) {
         vf v[16];
         if (d - c >= 16) {
             VF_UNROLL
-            for (int k = 0; k < 16; k++) v[k] = kv_load(from + k * row + c * element, type);
+            for (int k = 0; k < 16; k++) v[k] = kv_load(from + k * row, c, type, scales + k);
         } else {
-            for (int k = 0; k < 16; k++) v[k] = kv_load_n(from + k * row + c * element, type, d - c);
+            for (int k = 0; k < 16; k++) v[k] = kv_load_rest(from + k * row, c, d, type, scales + k);
         }
         vf_transpose16(v);
         VF_UNROLL
@@ -101,24 +104,28 @@ VF_INLINE void prompt_load_keys(const uint8_t *from, int32_t d, float *to, const
     }
 }
 
-/* 16 values of d elements, `row` bytes apart, to 16 rows of to[.][pad16(d)]. Constant type. */
-VF_INLINE void prompt_load_values(const uint8_t *from, int64_t row, int32_t d, float *to, const int32_t type) {
-    const int64_t element = kv_element_bytes(type);
+/* 16 values, the first d of `columns` elements, to 16 rows of to[.][pad16(d)]. Constant type. */
+VF_INLINE void prompt_load_values(const uint8_t *from, int32_t columns, int32_t d, float *to, float *scales,
+                                  const int32_t type) {
+    const int64_t row = kv_row_bytes(type, columns);
+    kv_load_scales(from, type, columns, 0, kv_blocks(d), scales);
     for (int k = 0; k < 16; k++)
         for (int32_t c = 0; c < d; c += 16)
-            vf_store(to + k * pad16(d) + c, d - c >= 16 ? kv_load(from + k * row + c * element, type)
-                                                        : kv_load_n(from + k * row + c * element, type, d - c));
+            vf_store(to + k * pad16(d) + c, d - c >= 16 ? kv_load(from + k * row, c, type, scales + k)
+                                                        : kv_load_rest(from + k * row, c, d, type, scales + k));
 }
 
 #define PROMPT_LOAD(type)                                                                                              \
-    static void prompt_load_##type(const uint8_t *k, const uint8_t *v, int64_t v_row, int32_t d_k, int32_t d_v,        \
-                                   float *keys, float *values) {                                                       \
-        prompt_load_keys(k, d_k, keys, type);                                                                          \
-        prompt_load_values(v, v_row, d_v, values, type);                                                               \
+    static void prompt_load_##type(const uint8_t *k, const uint8_t *v, int32_t v_of, int32_t d_k, int32_t d_v,         \
+                                   float *keys, float *values, float *scales) {                                        \
+        prompt_load_keys(k, d_k, keys, scales, type);                                                                  \
+        prompt_load_values(v, v_of, d_v, values, scales, type);                                                        \
     }
 PROMPT_LOAD(GGFW_KV_F32)
 PROMPT_LOAD(GGFW_KV_F16)
 PROMPT_LOAD(GGFW_KV_BF16)
+PROMPT_LOAD(GGFW_KV_Q8_0)
+PROMPT_LOAD(GGFW_KV_Q4_0)
 
 /* Keys and values at [begin, end) of the block that starts at `block`, in groups of 16 (which lie within a page). */
 static void prompt_load_block(const ggfw_step *step, const ggfw_run *run, const ggfw_segment *segment, int32_t kv_head,
@@ -128,12 +135,14 @@ static void prompt_load_block(const ggfw_step *step, const ggfw_run *run, const 
     for (int32_t key = begin / 16 * 16; key < end; key += 16) {
         int32_t page = page_of(run, segment, p->pool, key), slot = key % pool->page_size;
         const uint8_t *k = k_at(pool, p->layer, page, kv_head, slot), *v = v_at(pool, p->layer, page, kv_head, slot);
-        const int64_t v_row = v_row_bytes(pool);
+        const int32_t v_of = v_columns(pool);
         float *keys = w->keys + (key - block), *values = w->values + (int64_t)(key - block) * pad16(p->d_v);
         switch (pool->type) {
-        case GGFW_KV_F32: prompt_load_GGFW_KV_F32(k, v, v_row, p->d_k, p->d_v, keys, values); break;
-        case GGFW_KV_F16: prompt_load_GGFW_KV_F16(k, v, v_row, p->d_k, p->d_v, keys, values); break;
-        default: prompt_load_GGFW_KV_BF16(k, v, v_row, p->d_k, p->d_v, keys, values); break;
+        case GGFW_KV_F32: prompt_load_GGFW_KV_F32(k, v, v_of, p->d_k, p->d_v, keys, values, w->scales); break;
+        case GGFW_KV_F16: prompt_load_GGFW_KV_F16(k, v, v_of, p->d_k, p->d_v, keys, values, w->scales); break;
+        case GGFW_KV_Q8_0: prompt_load_GGFW_KV_Q8_0(k, v, v_of, p->d_k, p->d_v, keys, values, w->scales); break;
+        case GGFW_KV_Q4_0: prompt_load_GGFW_KV_Q4_0(k, v, v_of, p->d_k, p->d_v, keys, values, w->scales); break;
+        default: prompt_load_GGFW_KV_BF16(k, v, v_of, p->d_k, p->d_v, keys, values, w->scales); break;
         }
     }
 }

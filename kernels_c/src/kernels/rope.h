@@ -109,14 +109,14 @@ static void store_k_v(const ggfw_step *step, const ggfw_run *run, int32_t row, c
     for (int32_t h = 0; h < p->n_head_kv; h++) {
         const float *x = prepare_head(k + h * p->d_k, p->d_k, p->k_norm || p->norm_flags & GGFW_NORM_K, p->eps,
                                       p->k_norm, p, table, a, b);
-        kv_store_row(k_at(pool, p->layer, page, h, slot), pool->type, x, p->d_k);
+        kv_store_row(k_at(pool, p->layer, page, h, slot), pool->type, x, p->d_k, slot);
     }
     if (step->in[2].width == 0) return;
     const float *v = floats_of(run, &step->in[2], row);
     for (int32_t h = 0; h < p->n_head_kv; h++) {
         const float *x = prepare_head(v + h * p->d_v, p->d_v, p->v_norm || p->norm_flags & GGFW_NORM_V, p->eps,
                                       p->v_norm, p, NULL, a, b);
-        kv_store_row(v_at(pool, p->layer, page, h, slot), pool->type, x, p->d_v);
+        kv_store_row(v_at(pool, p->layer, page, h, slot), pool->type, x, p->d_v, slot);
     }
 }
 

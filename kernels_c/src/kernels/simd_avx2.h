@@ -160,6 +160,18 @@ VF_INLINE void vf_store_bf16(uint16_t *p, vf a) {
     _mm256_storeu_si256((void *)p, _mm256_permute4x64_epi64(packed, 0xd8));
 }
 
+/* 16 small integers as floats: int8, or one half of the nibbles of 16 bytes, minus 8. */
+VF_INLINE vf vf_widen_i8(__m128i x) {
+    return VF_BOTH(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
+                   _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8))));
+}
+VF_INLINE vf vf_load_i8(const uint8_t *p) { return vf_widen_i8(_mm_loadu_si128((const void *)p)); }
+VF_INLINE vf vf_load_nibbles(const uint8_t *p, int high) {
+    __m128i x = _mm_loadu_si128((const void *)p);
+    if (high) x = _mm_srli_epi16(x, 4);
+    return vf_widen_i8(_mm_sub_epi8(_mm_and_si128(x, _mm_set1_epi8(15)), _mm_set1_epi8(8)));
+}
+
 /* ---- quantising: 16 columns at once ------------------------------------------------------------------------------ */
 
 /* Largest bit pattern of |a[0..16)|: for finite floats the order of the values, infinities and NaN above all. */

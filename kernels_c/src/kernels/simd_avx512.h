@@ -100,6 +100,17 @@ VF_INLINE void vf_store_bf16(uint16_t *p, vf a) {
     _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16)));
 }
 
+/* 16 small integers as floats: int8, or one half of the nibbles of 16 bytes, minus 8. */
+VF_INLINE vf vf_load_i8(const uint8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
+}
+VF_INLINE vf vf_load_nibbles(const uint8_t *p, int high) {
+    __m128i x = _mm_loadu_si128((const void *)p);
+    if (high) x = _mm_srli_epi16(x, 4);
+    x = _mm_sub_epi8(_mm_and_si128(x, _mm_set1_epi8(15)), _mm_set1_epi8(8));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
+}
+
 /* ---- quantising: 16 columns at once ------------------------------------------------------------------------------ */
 
 /* Largest bit pattern of |a[0..16)|: for finite floats the order of the values, infinities and NaN above all. */

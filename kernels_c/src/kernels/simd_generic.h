@@ -153,6 +153,18 @@ static inline void vf_store_bf16(uint16_t *p, vf x) {
     for (int i = 0; i < 16; i++) p[i] = vf_to_bf16(all[i]);
 }
 
+/* 16 small integers as floats: int8, or one half of the nibbles of 16 bytes, minus 8. */
+static inline vf vf_load_i8(const uint8_t *p) {
+    float all[16];
+    for (int i = 0; i < 16; i++) all[i] = (float)(int8_t)p[i];
+    return vf_load(all);
+}
+static inline vf vf_load_nibbles(const uint8_t *p, int high) {
+    float all[16];
+    for (int i = 0; i < 16; i++) all[i] = (float)((p[i] >> (high ? 4 : 0) & 15) - 8);
+    return vf_load(all);
+}
+
 /* ---- quantising: 16 columns at once ------------------------------------------------------------------------------ */
 
 /* Largest bit pattern of |a[0..16)|: for finite floats the order of the values, infinities and NaN above all. */
