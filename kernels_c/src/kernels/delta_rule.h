@@ -26,8 +26,7 @@ VF_INLINE void delta_block(const ggfw_step *step, const ggfw_run *run, const ggf
         float decay = scan_exp(floats_of(run, &step->in[3], row)[head]);
         vf beta = vf_set(floats_of(run, &step->in[4], row)[head]), scale = vf_set(p->scale);
         vf known[SCAN_SUMS], delta[SCAN_SUMS], sum[SCAN_SUMS];
-        scan_step s = scan_place(state.read ? state.read + place : NULL, state.write + place, scratch, p->d_v, block,
-                                 r, segment->n_rows);
+        scan_step s = scan_place(&state, place, scratch, p->d_v, block, r);
         scan_read(&s, n_rows, key, vectors, left, known);
         for (int j = 0; j < vectors; j++) /* what the decayed state knows under this key is taken off */
             delta[j] = vf_mul(beta, vf_sub(scan_load(value + 16 * j, whole, left), vf_mul(vf_set(decay), known[j])));

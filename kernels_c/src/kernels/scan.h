@@ -3,8 +3,9 @@
  *
  * A head's state is a matrix of n_rows rows (keys, state dimensions) and n_columns columns (values). Columns never
  * meet, so a chunk takes a block of them through all rows of its segment. Between rows the block stands in scratch, in
- * L1; the first row reads the slot of the last step, the last row writes the slot of this one. Every row does the same
- * arithmetic wherever a segment begins or ends. */
+ * L1; the first row reads the slot of the last step, the last row writes the slot of this one, and so do the rows that
+ * may turn out to be the last (drafts), each its own slot of the sequence's ring. Every row does the same arithmetic
+ * wherever a segment begins or ends. */
 #ifndef GGFW_SCAN_H
 #define GGFW_SCAN_H
 
@@ -47,13 +48,33 @@ VF_INLINE int32_t scan_chunks(const scan_shape *s, const ggfw_run *run, int32_t 
 /* Where the state of a segment's sequence stands; read is NULL at the sequence's start. */
 typedef struct scan_state {
     const float *read;
-    float *write;
+    float *ring; /* the sequence's slots */
+    int64_t slot_floats;
+    int32_t n_ring;
+    int32_t last;   /* slot of the ring for the state after the last row */
+    int32_t n_rows; /* of the segment */
+    int32_t n_kept; /* that many of its last rows leave their state behind */
 } scan_state;
 
 VF_INLINE scan_state state_of_segment(const ggfw_run *run, int32_t state, const ggfw_segment *segment) {
     const ggfw_state *s = &run->states[state];
-    return (scan_state){segment->state_read < 0 ? NULL : s->data + segment->state_read * s->slot_floats,
-                        s->data + segment->state_write * s->slot_floats};
+    int32_t n_ring = s->n_ring > 0 ? s->n_ring : 1, read = segment->state_read, write = segment->state_write;
+    int32_t first = write / n_ring * n_ring, kept = 1;
+    if (read >= first && read < first + n_ring && read != write) kept = (write - read + n_ring) % n_ring;
+    return (scan_state){read < 0 ? NULL : s->data + read * s->slot_floats,
+                        s->data + first * s->slot_floats,
+                        s->slot_floats,
+                        n_ring,
+                        write - first,
+                        segment->n_rows,
+                        kept};
+}
+
+/* Where the state after row r of the segment belongs; NULL = nowhere, it is only a step on the way. */
+VF_INLINE float *state_after(const scan_state *s, int32_t r) {
+    int32_t back = s->n_rows - 1 - r;
+    if (back >= s->n_kept) return NULL;
+    return s->ring + (s->last - back + (s->last < back ? s->n_ring : 0)) * s->slot_floats;
 }
 
 /* A block of columns of one head's state, before and after one row. */
@@ -64,11 +85,13 @@ typedef struct scan_step {
     int32_t to_stride;
 } scan_step;
 
-/* The block's place for row `row` of n: slot to scratch, scratch to scratch, scratch to slot. */
-VF_INLINE scan_step scan_place(const float *read, float *write, float *scratch, int32_t stride, int32_t block,
-                               int32_t row, int32_t n) {
-    int first = row == 0 && read != NULL, last = row == n - 1;
-    return (scan_step){first ? read : scratch, last ? write : scratch, first ? stride : block, last ? stride : block};
+/* The block's place (`place` floats from the state's begin) for row r: in slots where they are, else in scratch. */
+VF_INLINE scan_step scan_place(const scan_state *s, int64_t place, float *scratch, int32_t stride, int32_t block,
+                               int32_t r) {
+    const float *from = r == 0 ? s->read : state_after(s, r - 1);
+    float *to = state_after(s, r);
+    return (scan_step){from ? from + place : scratch, to ? to + place : scratch, from ? stride : block,
+                       to ? stride : block};
 }
 
 /* Four accumulators in any case: vectors of a wide block, or every fourth row of a narrow one. */

@@ -26,13 +26,14 @@ VF_INLINE const float *conv_input(const ggfw_step *step, const ggfw_run *run, co
     return before ? before + (int64_t)(p->kernel - 1 + r) * step->in[0].width : NULL;
 }
 
-/* The state after the segment: its last rows, and what it leaves of those before. */
-static void conv_keep(const ggfw_step *step, const ggfw_run *run, const ggfw_segment *segment, scan_state state) {
+/* The state after row r: the last rows up to it, and what it leaves of those before. */
+static void conv_keep(const ggfw_step *step, const ggfw_run *run, const ggfw_segment *segment, const float *before,
+                      int32_t r, float *after) {
     int32_t kept = step->params.short_conv.kernel - 1, n = step->in[0].width;
     for (int32_t j = 0; j < kept; j++) {
-        const float *x = conv_input(step, run, segment, state.read, segment->n_rows - kept + j);
-        if (x) memcpy(state.write + (int64_t)j * n, x, (size_t)n * sizeof *x);
-        else memset(state.write + (int64_t)j * n, 0, (size_t)n * sizeof *x);
+        const float *x = conv_input(step, run, segment, before, r + 1 - kept + j);
+        if (x) memcpy(after + (int64_t)j * n, x, (size_t)n * sizeof *x);
+        else memset(after + (int64_t)j * n, 0, (size_t)n * sizeof *x);
     }
 }
 
@@ -73,7 +74,8 @@ static void conv_run(const ggfw_step *step, const ggfw_run *run, int32_t row_beg
         scan_state state = state_of_segment(run, step->params.short_conv.state, segment);
         int32_t r = row - segment->row;
         conv_row(step, run, segment, state, r);
-        if (r == segment->n_rows - 1) conv_keep(step, run, segment, state);
+        float *after = state_after(&state, r);
+        if (after) conv_keep(step, run, segment, state.read, r, after);
     }
 }
 

@@ -28,8 +28,7 @@ VF_INLINE void ssm_block(const ggfw_step *step, const ggfw_run *run, const ggfw_
             input[j] = scan_load(x + 16 * j, whole, left);
             taken[j] = vf_mul(vf_set(dt), input[j]);
         }
-        scan_step s = scan_place(state.read ? state.read + place : NULL, state.write + place, scratch, p->head_dim,
-                                 block, r, segment->n_rows);
+        scan_step s = scan_place(&state, place, scratch, p->head_dim, block, r);
         scan_update(&s, n_rows, scan_exp(dt * rate), floats_of(run, &step->in[2], row) + group, taken,
                     floats_of(run, &step->in[3], row) + group, vectors, left, sum);
         for (int j = 0; j < vectors; j++)
