@@ -1,12 +1,14 @@
 """Paged KV: pools of fixed-size pages, one pool per kind of layer, and the sequences that own pages.
 
 Page tables are all that the executors see (``ggfw_batch.pages``), so a page can be shared, moved between sequences or
-given back without touching a kernel.
+given back without touching a kernel. A page is free when no sequence refers to it and nobody holds it: sequences that
+share a prefix refer to the same pages, and the prefix tree holds pages beyond the life of the sequence that wrote them.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceABC
 from dataclasses import dataclass
 
@@ -49,19 +51,32 @@ class PoolSpec:
         """Elements of K and V of one page, all layers of the pool."""
         return len(self.layers) * PAGE_SIZE * self.n_head_kv * (self.d_k + (0 if self.v_in_k else self.d_v))
 
+    def first_block(self, position: int) -> int:
+        """The first page of a table that the row at ``position`` can see."""
+        return max(0, position - self.window + 1) // PAGE_SIZE if self.window else 0
+
 
 class PagePool:
-    """Free list of one pool's pages. Not thread-safe: the scheduler's thread owns it."""
+    """The pages of one pool, with their reference counts. Not thread-safe: the scheduler's thread owns it.
+
+    Attributes:
+        n_used: pages that sequences refer to.
+        n_kept: pages that are held, but that no sequence refers to.
+    """
 
     def __init__(self, spec: PoolSpec, n_pages: int) -> None:
         self.spec = spec
         self.n_pages = n_pages
+        self.n_used = 0
+        self.n_kept = 0
         self._free: list[int] = []
         self._n_ever_taken = 0  # pages from here on are free, too: a large context costs no list
+        self._references: list[int] = []  # by sequences, of the pages ever taken
+        self._holds: list[int] = []  # by the prefix tree
 
     @property
     def n_free(self) -> int:
-        """Pages that nobody owns."""
+        """Pages that nobody refers to or holds."""
         return len(self._free) + self.n_pages - self._n_ever_taken
 
     def take(self, n: int) -> list[int]:
@@ -72,11 +87,51 @@ class PagePool:
         taken = [self._free.pop() for _ in range(n - n_new)]
         taken += range(self._n_ever_taken, self._n_ever_taken + n_new)
         self._n_ever_taken += n_new
+        self._references += [0] * n_new
+        self._holds += [0] * n_new
+        for page in taken:
+            self._references[page] = 1
+        self.n_used += n
         return taken
 
+    def share(self, pages: SequenceABC[int]) -> None:
+        """Refer to pages that are used or held, once more each."""
+        for page in pages:
+            if page == GIVEN_BACK:
+                continue
+            if not self._references[page]:
+                self.n_used += 1
+                self.n_kept -= 1
+            self._references[page] += 1
+
     def give(self, pages: SequenceABC[int]) -> None:
-        """Give pages back."""
-        self._free.extend(reversed([p for p in pages if p != GIVEN_BACK]))
+        """Give up one reference to each of the pages."""
+        for page in reversed(pages):
+            if page == GIVEN_BACK:
+                continue
+            self._references[page] -= 1
+            if self._references[page]:
+                continue
+            self.n_used -= 1
+            if self._holds[page]:
+                self.n_kept += 1
+            else:
+                self._free.append(page)
+
+    def hold(self, page: int) -> None:
+        """Keep a page that is used, or held already, until :meth:`drop`."""
+        self._holds[page] += 1
+
+    def drop(self, page: int) -> None:
+        """Undo one :meth:`hold`."""
+        self._holds[page] -= 1
+        if not self._holds[page] and not self._references[page]:
+            self.n_kept -= 1
+            self._free.append(page)
+
+    def referred(self, page: int) -> bool:
+        """Whether a sequence refers to the page."""
+        return self._references[page] > 0
 
 
 class Sequence:
@@ -88,6 +143,8 @@ class Sequence:
         state_slot: slot of the recurrent state, -1 when the model has none. A slot has two halves: a step reads one
             and writes the other, so that a step can be repeated.
         version: new (and unique in the process) whenever a table changes, so that executors can keep their copy.
+        keep_from: pages from this one of each table on stay though they have left the window, until it says otherwise:
+            whoever wants to keep them has not done so yet. None: nobody does.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -96,10 +153,12 @@ class Sequence:
         self.tables: list[list[int]] = [[] for _ in cache.pools]
         self.state_slot = cache.take_slot()
         self._state_half = 0
+        self._n_given_back = [0] * len(cache.pools)
+        self.keep_from: int | None = None
         self.version = next(_versions)
 
     def reserve(self, n_rows: int) -> None:
-        """Make room for ``n_rows`` more positions in every pool.
+        """Make room for ``n_rows`` more positions in every pool; what is only kept makes way.
 
         Raises:
             OutOfPages: a pool has too few free pages; nothing is changed then.
@@ -108,12 +167,28 @@ class Sequence:
         missing = [need - len(table) for table in self.tables]
         if all(m <= 0 for m in missing):
             return
-        for pool, m in zip(self.cache.pools, missing, strict=True):
-            if m > pool.n_free:
-                raise OutOfPages(f"{m} cache pages wanted, {pool.n_free} of {pool.n_pages} are free")
+        self.cache.make_room(missing)
         for pool, table, m in zip(self.cache.pools, self.tables, missing, strict=True):
             table.extend(pool.take(max(m, 0)))
         self.version = next(_versions)
+
+    def room(self) -> int:
+        """Rows that :meth:`reserve` can make room for now."""
+        pools = zip(self.cache.pools, self.tables, strict=True)
+        pages = min((len(table) + pool.n_free + pool.n_kept for pool, table in pools), default=1 << 40)
+        return pages * PAGE_SIZE - self.n_positions
+
+    def adopt(self, tables: SequenceABC[list[int]], n_positions: int) -> None:
+        """Begin behind a prefix: an empty sequence takes over page tables, and the references that come with them."""
+        for own, table in zip(self.tables, tables, strict=True):
+            own.extend(table)
+        self.n_positions = n_positions
+        self._n_given_back = [self._first_kept(table) for table in self.tables]
+        self.version = next(_versions)
+
+    @staticmethod
+    def _first_kept(table: list[int]) -> int:
+        return next((i for i, page in enumerate(table) if page != GIVEN_BACK), len(table))
 
     def state_halves(self) -> tuple[int, int]:
         """Return (half-slot to read, half-slot to write); (-1, ...) at the start of the sequence, (-1, -1) without."""
@@ -126,18 +201,22 @@ class Sequence:
         """Count ``n_rows`` positions as filled and give back pages that no later row can see."""
         self.n_positions += n_rows
         self._state_half = 1 - self._state_half
-        for pool, table in zip(self.cache.pools, self.tables, strict=True):
-            window = pool.spec.window
-            if not window:
+        self.trim()
+
+    def trim(self) -> None:
+        """Give back pages that no row from ``n_positions`` on can see, up to ``keep_from``."""
+        for i, pool in enumerate(self.cache.pools):
+            if not pool.spec.window:
                 continue
-            # The next row, at n_positions, sees positions > n_positions - window.
-            n_dead = max(0, self.n_positions - window + 1) // PAGE_SIZE
-            dead = [i for i in range(n_dead - 1, -1, -1) if i < len(table)]
-            for i in dead:
-                if table[i] == GIVEN_BACK:
-                    break
-                pool.give([table[i]])
-                table[i] = GIVEN_BACK
+            table = self.tables[i]
+            end = min(pool.spec.first_block(self.n_positions), len(table))
+            if self.keep_from is not None:
+                end = min(end, self.keep_from)
+            begin = self._n_given_back[i]
+            if end > begin:
+                pool.give(table[begin:end])
+                table[begin:end] = [GIVEN_BACK] * (end - begin)
+                self._n_given_back[i] = end
                 self.version = next(_versions)
 
     def release(self) -> None:
@@ -146,6 +225,7 @@ class Sequence:
             pool.give(table)
             table.clear()
         self.n_positions = 0
+        self._n_given_back = [0] * len(self.tables)
         self.version = next(_versions)
 
     def close(self) -> None:
@@ -162,13 +242,30 @@ class Cache:
         specs: the pools the plan asks for.
         n_positions: positions that all sequences together may hold (per pool; less in windowed pools).
         n_slots: sequences that may exist at once when the model has recurrent state, 0 when it has none.
+
+    Attributes:
+        reclaim: called with a number of pages per pool that should become free, where something keeps pages that no
+            sequence refers to; it frees what it can.
     """
 
     def __init__(self, specs: SequenceABC[PoolSpec], n_positions: int, n_slots: int = 0) -> None:
         n_pages = -(-n_positions // PAGE_SIZE)
         self.pools = [PagePool(spec, n_pages) for spec in specs]
+        self.reclaim: Callable[[SequenceABC[int]], None] | None = None
         self._slots = list(range(n_slots - 1, -1, -1))
         self.n_slots = n_slots
+
+    def make_room(self, n_pages: SequenceABC[int]) -> None:
+        """See that each pool has so many free pages.
+
+        Raises:
+            OutOfPages: one cannot have; nothing is changed then.
+        """
+        for pool, n in zip(self.pools, n_pages, strict=True):
+            if n > pool.n_free + pool.n_kept:
+                raise OutOfPages(f"{n} cache pages wanted, {pool.n_free} of {pool.n_pages} are free")
+        if self.reclaim is not None and any(n > p.n_free for p, n in zip(self.pools, n_pages, strict=True)):
+            self.reclaim(n_pages)
 
     def take_slot(self) -> int:
         """Take a recurrent state slot (-1 where the model has none)."""
@@ -183,10 +280,19 @@ class Cache:
         if slot >= 0:
             self._slots.append(slot)
 
+    @property
+    def n_slots_used(self) -> int:
+        """Recurrent state slots that sequences own."""
+        return self.n_slots - len(self._slots)
+
     def sequence(self) -> Sequence:
         """Return a new, empty sequence."""
         return Sequence(self)
 
     def n_pages_used(self) -> int:
-        """Pages owned by sequences, over all pools."""
-        return sum(pool.n_pages - pool.n_free for pool in self.pools)
+        """Pages that sequences refer to, over all pools."""
+        return sum(pool.n_used for pool in self.pools)
+
+    def n_pages_kept(self) -> int:
+        """Pages that are kept for later sequences only, over all pools."""
+        return sum(pool.n_kept for pool in self.pools)

@@ -14,6 +14,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from ggfw.cache import Sequence
+    from ggfw.execute.cache_memory import CacheMemory
     from ggfw.sampling import SamplerSetup
 
 
@@ -88,6 +89,7 @@ class Executor(Protocol):
     n_vocab: int
     max_rows: int  # rows one batch may have
     max_outputs: int  # output rows one batch may have
+    memory: CacheMemory  # of pages and states, for whoever copies them between steps
 
     def step(self, batch: Batch) -> StepResult:
         """Run one step and advance every segment's ``sequence.n_positions`` by its rows, drafts that failed excepted.

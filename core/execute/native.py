@@ -5,6 +5,7 @@ Control arrays are made once; a step only fills them in. A plan with NumPy ops o
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from ggfw.cache import PAGE_SIZE, Cache
 from ggfw.errors import BackendError, GenerationError, InvalidRequest
 from ggfw.execute.batch import Batch, Segment, StepResult, Wants
+from ggfw.execute.cache_memory import native_cache_memory
 from ggfw.execute.kernel_set import KernelSet
 from ggfw.execute.kv_types import KV_TYPES, check_kv_type, kv_row_bytes
 from ggfw.execute.marshal import Marshal
@@ -60,6 +62,7 @@ class NativeExecutor:
         keep_all: bool = False,
     ) -> None:
         self.name = kernels.name
+        self.native_seconds = 0.0  # in native calls so far, whichever thread made them
         self.kernels = kernels
         self.max_rows = self.max_outputs = max_rows
         self.plan = make_plan(
@@ -81,6 +84,7 @@ class NativeExecutor:
         self._memory: list[tuple[Any, int]] = []
         self._pools = self._make_pools(cache, kv_type)
         self._states = self._make_states(cache)
+        self.memory = native_cache_memory(ffi, self._pools, self._states)
         steps = Marshal(kernels.native, self.weights).steps(self.plan)
         self._executor = lib.ggfw_executor_new(
             steps, len(steps), self.plan.arena_bytes, max_rows, max_rows, self._pools, len(self._pools),
@@ -193,7 +197,9 @@ class NativeExecutor:
 
     def run_steps(self, first: int, last: int) -> None:
         """Run native steps ``first`` to ``last - 1`` for the prepared batch; sequences do not advance (verify)."""
+        begin = perf_counter()
         status = self._lib.ggfw_executor_run(self._executor, self._batch, first, last)
+        self.native_seconds += perf_counter() - begin
         if status:
             raise self._failure(status, self._batch.n_rows)
 
@@ -338,6 +344,7 @@ class NativeExecutor:
         """Free plan, caches and packed weights."""
         if self._executor is not None:
             self._logits = self._hidden = self._pooled = None
+            del self.memory
             self._lib.ggfw_executor_free(self._executor)
             self._executor = None
             for memory, n_bytes in self._memory:

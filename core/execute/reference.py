@@ -16,6 +16,7 @@ from ggfw import quants
 from ggfw.cache import PAGE_SIZE, Cache, Sequence
 from ggfw.errors import GenerationError, InvalidRequest
 from ggfw.execute.batch import Batch, StepResult, Wants
+from ggfw.execute.cache_memory import NumpyCacheMemory
 from ggfw.execute.reference_ops import REFERENCE
 from ggfw.gguf import GGUF
 from ggfw.graph.builder import Graph
@@ -93,6 +94,11 @@ class ReferenceExecutor:
             node: np.zeros((2 * cache.n_slots, *spec.shape), np.float32)
             for node, spec in zip(stateful, layout.states, strict=True)
         }
+        arrays = [
+            [a for layer in spec.layers for a in self._kv[layer][: 1 if spec.v_in_k else 2]]
+            for spec in layout.pools
+        ]
+        self.memory = NumpyCacheMemory(arrays, list(self._states.values()))
         self._frequencies: dict[Rope, tuple[np.ndarray, float]] = {}
 
     def step(self, batch: Batch) -> StepResult:
@@ -129,6 +135,7 @@ class ReferenceExecutor:
 
     def close(self) -> None:
         """Drop weights and caches."""
+        self.memory = NumpyCacheMemory([], [])
         self._kv.clear()
         self._states.clear()
         self.weights = None  # type: ignore[assignment]
