@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ggfw import asking
 from ggfw.chat.deltas import Delta, TextDelta
 from ggfw.chat.dialect import Dialect
 from ggfw.engine import Engine
@@ -235,7 +236,7 @@ class Model:
             ids,
             resolve_params(self._defaults_of(sampling_profile), sampling),
             max_tokens=max_tokens,
-            stop=_stops(stop),
+            stop=asking.stop_strings(stop),
             ignore_eos=ignore_eos,
             constraint=constraint
             or self._constraint(schema=schema, grammar=grammar, regex=regex, json=json, choice=choice),
@@ -276,49 +277,48 @@ class Model:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool | None = None,
         template_args: Mapping[str, Any] | None = None,
     ) -> Prompt:
         """Render a conversation; see :meth:`ggfw.chat.template.ChatTemplate.render`.
 
         Args:
-            template_args: more variables of the template; ``add_generation_prompt`` may be among them.
+            template_args: more variables of the template; ``add_generation_prompt`` and ``continue_final_message`` may
+                be among them.
 
         Raises:
             InvalidRequest: a variable of ``template_args`` has its own argument; besides the errors of ``render``.
         """
-        given = self.dialect.template_arguments(dict(template_args or {}))
-        for name in ("messages", "tools", "self"):
-            if name in given:
-                raise InvalidRequest(
-                    f"{name!r} cannot be given as a template variable", "chat_template_kwargs"
-                )
-        add_generation_prompt = bool(given.pop("add_generation_prompt", add_generation_prompt))
-        return self.template.render(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt, **given
+        return asking.chat_prompt(
+            self,
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            template_args=template_args,
         )
 
-    def chat_request(
-        self,
-        messages: Messages,
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        template_args: Mapping[str, Any] | None = None,
-        stop: str | Sequence[str | None] | None = None,
-        **more: Any,
-    ) -> Request:
-        """Build a request for a conversation: rendered by the chat template, encoded with message text as text only."""
-        prompt = self.chat_prompt(messages, tools=tools, template_args=template_args)
-        ids = self.tokenizer.encode_parts(prompt.parts)
-        dialect = self.dialect
-        stops = (*_stops(stop), *self.template.stops, *dialect.stops)
-        request = self.request(ids, stop=stops, special_tokens=dialect.special_tokens, **more)
-        request.parser = dialect.parser(prompt.text)
-        if request.constraint is not None:
-            from ggfw.constraints import after_reasoning
+    def chat_request(self, messages: Messages, **options: Any) -> Request:
+        """Build a request for a conversation: rendered by the chat template, encoded with message text as text only.
 
-            block = dialect.reasoning(prompt.text)
-            request.constraint = after_reasoning(request.constraint, self.tokenizer, block)
-        return request
+        Args:
+            messages: see :func:`ggfw.chat.messages.normalise`.
+            options: those of :meth:`request`, and
+
+                ``tools`` (definitions in OpenAI's form), ``tool_choice`` (``auto``, ``none``, ``required``, or an
+                object that names a function) and ``parallel_tool_calls`` (False: one call at most);
+
+                ``think``, ``reasoning_effort`` and ``reasoning_budget``: see
+                :class:`ggfw.chat.reasoning.ReasoningOptions`;
+
+                ``template_args`` (more variables of the template) and ``continue_final_message`` (go on with the last
+                message, an assistant's; by default whenever it is one).
+
+        Raises:
+            InvalidRequest: malformed messages, tools or options, a tool choice that no tool fits.
+            TemplateError: see :meth:`ggfw.chat.template.ChatTemplate.render`.
+        """
+        return asking.chat_request(self, messages, **options)
 
     def submit(self, request: Request) -> Handle:
         """Queue a request; see :meth:`ggfw.engine.Engine.submit`."""
@@ -560,12 +560,3 @@ def _ids(prompt: Sequence[int]) -> list[int]:
         raise InvalidRequest(
             f"a prompt is a string or a sequence of token ids, not {prompt!r:.80}", "prompt"
         ) from None
-
-
-def _stops(stop: str | Sequence[str | None] | None) -> tuple[str, ...]:
-    if stop is None:
-        return ()
-    stops = (stop,) if isinstance(stop, str) else stop
-    if not isinstance(stops, Sequence) or not all(s is None or isinstance(s, str) for s in stops):
-        raise InvalidRequest(f"stop is a string or a list of strings, not {stop!r:.80}", "stop")
-    return tuple(s for s in stops if s is not None)

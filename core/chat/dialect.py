@@ -33,11 +33,14 @@ class Reasoning:
         close: the text that ends it; the answer stands behind it.
         inside: whether the prompt has opened it already.
         open: the text that opens it, where the model does that itself.
+        forced: what is written in the model's place when the block has had all its tokens: the closing text with the
+            layout around it that the family was trained on; empty: ``close`` on a line of its own.
     """
 
     close: str
     inside: bool
     open: str = ""
+    forced: str = ""
 
 
 class Dialect:

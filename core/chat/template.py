@@ -11,14 +11,18 @@ from jinja2 import Template
 from jinja2 import TemplateError as JinjaError
 
 from ggfw.chat import builtin
+from ggfw.chat.capabilities import Capabilities, typed
 from ggfw.chat.limits import LimitExceeded, limited
 from ggfw.chat.messages import Message, normalise
 from ggfw.chat.sandbox import ChatEnvironment, Refusal
-from ggfw.chat.tracked import plain, spans, track
-from ggfw.errors import TemplateError
+from ggfw.chat.tracked import Tracked, join, plain, spans, track
+from ggfw.errors import InvalidRequest, TemplateError
 
 #: Longest template that is compiled, in characters.
 MAX_SOURCE = 1 << 20
+#: Stands behind the text of a message that is to be continued, while it is rendered: no space, which templates trim,
+#: and of Unicode's private characters, which no message has any business with.
+_MARK = "\ue0b2\ue0c7\ue0b2"
 
 
 class _Stopped(TemplateError):
@@ -90,6 +94,7 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool | None = False,
         **variables: Any,
     ) -> Prompt:
         """Render a conversation.
@@ -101,44 +106,71 @@ class ChatTemplate:
             messages: see :func:`ggfw.chat.messages.normalise`.
             tools: tool definitions in OpenAI's form.
             add_generation_prompt: open the assistant's turn.
+            continue_final_message: the last message is an assistant's and is left open, for the model to go on with;
+                None: whenever it is one with text and without calls, and ``add_generation_prompt`` is true. Where the
+                template cannot do that, its text follows the opened turn.
             variables: more variables of the template (``enable_thinking`` and the like).
 
         Raises:
-            InvalidRequest: the messages are malformed.
+            InvalidRequest: the messages are malformed, or the last one cannot be continued.
             TemplateError: the template refuses them (its own sentence), fails, cannot be compiled, or takes too much
                 time or memory.
         """
         given = normalise(messages)
-        if given[0]["role"] == "system" and not self.has_system_role:
+        if given[0]["role"] == "system" and not self.capabilities.system_role:
             given = fold_system(given)
-        return self._prompt(given, tools, add_generation_prompt, variables)
+        continued = _continues(given[-1], continue_final_message, add_generation_prompt)
+        if not continued:
+            return Prompt(tuple(spans(self._text(given, tools, add_generation_prompt, variables))))
+        return Prompt(tuple(spans(self._continued(given, tools, variables))))
 
-    def _prompt(
+    def _text(
         self,
         messages: list[Message],
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
         variables: Mapping[str, Any],
-    ) -> Prompt:
-        if any("tool_calls" in m for m in messages) and not self.has_mapping_arguments:
-            messages = [_string_arguments(m) for m in messages]
-        if self.has_typed_content:
-            messages = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages]
+    ) -> str:
+        """The prompt as a string whose foreign characters are marked."""
+        if any("tool_calls" in m for m in messages):
+            messages = [self._with_calls(m) for m in messages]
+        if self.capabilities.typed_content:
+            messages = [typed(m) for m in messages]
         shaped = track(messages)
         for message, original in zip(shaped, messages, strict=True):
             message["role"] = original["role"]  # one of four known words
-        return Prompt(
-            tuple(
-                spans(
-                    self._render(
-                        messages=shaped,
-                        tools=track(list(tools)) if tools else None,
-                        add_generation_prompt=add_generation_prompt,
-                        **{k: track(v) for k, v in variables.items()},
-                    )
-                )
-            )
+        return self._render(
+            messages=shaped,
+            tools=track(list(tools)) if tools else None,
+            add_generation_prompt=add_generation_prompt,
+            **{k: track(v) for k, v in variables.items()},
         )
+
+    def _continued(
+        self,
+        messages: list[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        variables: Mapping[str, Any],
+    ) -> str:
+        """The prompt up to the end of the last message's text, where a mark is looked for."""
+        last = messages[-1]
+        marked = [*messages[:-1], {**last, "content": last["content"] + _MARK}]
+        if self.capabilities.prefill:
+            text = self._text(marked, tools, False, variables)
+            at = plain(text).rfind(_MARK)
+            if at >= 0:
+                return text[:at]
+        return join((self._text(messages[:-1], tools, True, variables), Tracked(last["content"])))
+
+    def _with_calls(self, message: Message) -> Message:
+        """A message with its calls in the shape that this template reads."""
+        if "tool_calls" not in message:
+            return message
+        if not self.capabilities.mapping_arguments:
+            message = _string_arguments(message)
+        if self.capabilities.null_content and not message["content"]:
+            message = {**message, "content": None}
+        return message
 
     @cached_property
     def _compiled(self) -> Template | TemplateError:
@@ -179,51 +211,25 @@ class ChatTemplate:
             return None
 
     @cached_property
-    def has_typed_content(self) -> bool:
-        """Whether it wants content as a list of parts: a string does not arrive, a list does."""
-        word = "ping-7f3a"
-        if word in (self._try([{"role": "user", "content": word}]) or ""):
-            return False
-        parts = [{"type": "text", "text": word}]
-        return word in (self._try([{"role": "user", "content": parts}]) or "")
+    def capabilities(self) -> Capabilities:
+        """What the template can do."""
+        return Capabilities(self._try)
 
-    @cached_property
-    def has_system_role(self) -> bool:
-        """Whether a system message arrives in the prompt."""
-        word = "rule-91bc"
-        conversation: list[Message] = [
-            {"role": "system", "content": word},
-            {"role": "user", "content": "ping"},
-        ]
-        if self.has_typed_content:
-            conversation = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in conversation]
-        return word in (self._try(conversation) or "")
 
-    @cached_property
-    def has_mapping_arguments(self) -> bool:
-        """Whether it writes the arguments of calls properly when they are a mapping (else they go in as JSON text)."""
-        call = {
-            "id": "abcdefghi",
-            "type": "function",
-            "function": {"name": "probe", "arguments": {"key5": "val5"}},
-        }
-        conversation: list[Message] = [
-            {"role": "user", "content": "ping"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-        ]
-        text = self._try(conversation, add_generation_prompt=False)
-        return text is not None and "{'key5'" not in text
+def _continues(last: Message, wanted: bool | None, add_generation_prompt: bool) -> bool:
+    """Whether the last message is to be left open.
 
-    @cached_property
-    def has_tools(self) -> bool:
-        """Whether tool definitions arrive in the prompt."""
-        function = {
-            "name": "probe_d81",
-            "description": "d",
-            "parameters": {"type": "object", "properties": {}},
-        }
-        tools = [{"type": "function", "function": function}]
-        return "probe_d81" in (self._try([{"role": "user", "content": "ping"}], tools=tools) or "")
+    Raises:
+        InvalidRequest: it shall be, but is no assistant's text.
+    """
+    can = last["role"] == "assistant" and "tool_calls" not in last
+    if wanted is None:
+        return can and add_generation_prompt and bool(last["content"].strip())
+    if wanted and not can:
+        raise InvalidRequest(
+            "continue_final_message needs an assistant's message without tool calls at the end", "messages"
+        )
+    return wanted
 
 
 def fold_system(messages: list[Message]) -> list[Message]:
