@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -14,9 +13,6 @@ from ggfw.errors import BackendError, InvalidRequest
 from ggfw.execute.library import kernel_library, native
 from ggfw.quants import Format
 from ggfw.registry import default_registry
-
-#: Elements of one piece of work: its temporary arrays stay within a few megabytes.
-_PIECE = 1 << 19
 
 
 @cache
@@ -46,21 +42,18 @@ def encodable(fmt: Format) -> bool:
     return found.quantize is not None or _has_encoder(found.ggml_type)
 
 
-def encode(
-    fmt: Format, values: NDArray[Any], importance: NDArray[Any] | None = None, *, threads: int = 1
-) -> NDArray[np.uint8]:
+def encode(fmt: Format, values: NDArray[Any], importance: NDArray[Any] | None = None) -> NDArray[np.uint8]:
     """Turn an array into quantised bytes whose weighted squared error is small.
 
-    Scales are searched natively (``kernels_c/src/encode``); a format without such a search gets its simple NumPy
-    quantiser. The weight of an element is ``importance * sqrt(mean square of its block + its square)``, and without
-    ``importance`` ``root mean square + magnitude`` (ggml-quants.c weighs alike).
+    Scales are searched natively (``kernels_c/src/encode``), without the interpreter's lock; a format without such a
+    search gets its simple NumPy quantiser. The weight of an element is ``importance * sqrt(mean square of its block +
+    its square)``, and without ``importance`` ``root mean square + magnitude`` (ggml-quants.c weighs alike).
 
     Args:
         fmt: format to make.
         values: float array; the last dimension is the row and a multiple of the format's block size. Finite.
         importance: (n_cols,) weight of each column, for example the mean square of the activations it is multiplied
             with; None: by magnitude.
-        threads: threads that work on it; the result does not depend on them.
 
     Returns:
         uint8 array of shape ``(*values.shape[:-1], row_bytes)``.
@@ -78,41 +71,19 @@ def encode(
             f"the quant format {found.name} can be read but not made; choose another one", "fmt"
         )
     weights = None if importance is None else _weights(importance, n_cols)
-    rows = values.reshape(-1, n_cols)
-    out = np.empty((len(rows), row_bytes), np.uint8)
-    step = max(1, _PIECE // n_cols)
-
-    def piece(begin: int) -> None:
-        source = np.ascontiguousarray(rows[begin : begin + step], np.float32)
-        if not np.isfinite(source).all():
-            raise InvalidRequest(
-                f"values hold an infinity or a NaN, which {found.name} cannot store", "values"
-            )
-        _encode_rows(found, source, weights, out[begin : begin + step])
-
-    begins = range(0, len(rows), step)
-    if threads > 1 and len(begins) > 1:
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(piece, begins))
-    else:
-        for begin in begins:
-            piece(begin)
-    return out.reshape(*values.shape[:-1], row_bytes)
-
-
-def _encode_rows(
-    fmt: Any, rows: NDArray[np.float32], weights: NDArray[np.float32] | None, out: NDArray[np.uint8]
-) -> None:
-    """Encode whole rows; ``out`` is (n_rows, row_bytes), contiguous."""
-    if not _has_encoder(fmt.ggml_type):
-        out[:] = quants.quantize(fmt, rows)
-        return
-    ffi, per_row = native().ffi, rows.shape[1] // fmt.block_size
+    rows = np.ascontiguousarray(values, np.float32).reshape(-1, n_cols)
+    if not np.isfinite(rows).all():
+        raise InvalidRequest(f"values hold an infinity or a NaN, which {found.name} cannot store", "values")
+    if not _has_encoder(found.ggml_type):
+        return quants.quantize(found, rows).reshape(*values.shape[:-1], row_bytes)
+    out = np.empty((*values.shape[:-1], row_bytes), np.uint8)
+    ffi, per_row = native().ffi, n_cols // found.block_size
     _encoder()(
-        fmt.ggml_type, ffi.from_buffer("float[]", rows), len(rows) * per_row, per_row,
+        found.ggml_type, ffi.from_buffer("float[]", rows), len(rows) * per_row, per_row,
         ffi.NULL if weights is None else ffi.from_buffer("float[]", weights),
         ffi.from_buffer("uint8_t[]", out, require_writable=True),
     )  # fmt: skip
+    return out
 
 
 def _weights(importance: NDArray[Any], n_cols: int) -> NDArray[np.float32]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -22,8 +23,8 @@ from ggfw.quantize.importance import Importance
 from ggfw.quantize.recipes import Recipe, fitting, quantizable, recipe
 from ggfw.registry import default_registry
 
-#: Elements that are held as floats at a time.
-_PIECE = 1 << 24
+#: Elements that one thread turns at a time: its floats stay near the processor's cache.
+_PIECE = 1 << 17
 
 _OUTPUT, _TABLE = "output.weight", "token_embd.weight"
 
@@ -78,7 +79,7 @@ def quantize_file(
     if target.exists() and os.path.samefile(source, target):
         raise InvalidRequest(f"{target} cannot be quantised onto itself; give another name", "target")
     forced = {name: _known(fmt) for name, fmt in (overrides or {}).items()}
-    with GGUF.open(source) as gguf:
+    with GGUF.open(source) as gguf, ThreadPoolExecutor(threads) as pool:
         tensors = list(gguf.tensors.values())
         formats, narrowed = _choose(tensors, wanted, forced)
         total, done = sum(prod(t.shape) for t in tensors), 0
@@ -92,7 +93,7 @@ def quantize_file(
             def load(tensor: TensorInfo = tensor, fmt: str = fmt, begun: int = done) -> NDArray[np.uint8]:
                 if progress is not None:
                     progress(tensor.name, begun, total)
-                return _encoded(tensor, fmt, importance, threads)
+                return _encoded(tensor, fmt, importance, pool)
 
             payloads.append((tensor.name, (load, tensor.shape, fmt)))
             done += prod(tensor.shape)
@@ -140,24 +141,30 @@ def _known(name: str) -> str:
     return found.name
 
 
-def _encoded(tensor: TensorInfo, fmt: str, importance: Importance | None, threads: int) -> NDArray[np.uint8]:
-    """The bytes of a tensor in another format; only a piece of it is held as floats at a time."""
-    n_cols, plain = tensor.shape[-1], quants.get(fmt).block_size == 1
-    n_matrices = prod(tensor.shape[:-2])
+def _encoded(
+    tensor: TensorInfo, fmt: str, importance: Importance | None, pool: Executor
+) -> NDArray[np.uint8]:
+    """The bytes of a tensor in another format; only pieces of it are held as floats."""
+    n_cols, rows_each = tensor.shape[-1], tensor.shape[-2]
     n_rows = prod(tensor.shape[:-1])
-    source, row = tensor.data.reshape(n_rows, -1), quants.row_bytes(fmt, n_cols)
-    out = np.empty((n_rows, row), np.uint8)
+    source = tensor.data.reshape(n_rows, -1)
+    out = np.empty((n_rows, quants.row_bytes(fmt, n_cols)), np.uint8)
+    plain = quants.get(fmt).block_size == 1
+    columns = None if plain or importance is None else importance.of(tensor.name, tensor.shape)
+    step = max(1, min(rows_each, _PIECE // n_cols))
+
+    def piece(begin: int, end: int) -> None:
+        values = quants.dequantize(tensor.ggml_type, source[begin:end].reshape(-1), (end - begin, n_cols))
+        weights = columns if columns is None or columns.ndim == 1 else columns[begin // rows_each]
+        out[begin:end] = encode(fmt, values, weights)
+
+    spans = [
+        (begin, min(begin + step, matrix + rows_each))
+        for matrix in range(0, n_rows, rows_each)
+        for begin in range(matrix, matrix + rows_each, step)
+    ]
     try:
-        columns = None if plain or importance is None else importance.of(tensor.name, tensor.shape)
-        per_matrix = n_rows // n_matrices
-        step = max(1, min(per_matrix, _PIECE // n_cols))
-        for matrix in range(n_matrices):
-            weights = columns if columns is None or columns.ndim == 1 else columns[matrix]
-            end = (matrix + 1) * per_matrix
-            for begin in range(matrix * per_matrix, end, step):
-                piece = source[begin : min(begin + step, end)]
-                values = quants.dequantize(tensor.ggml_type, piece.reshape(-1), (len(piece), n_cols))
-                out[begin : begin + len(piece)] = encode(fmt, values, weights, threads=threads)
+        list(pool.map(piece, *zip(*spans, strict=True)))
     except InvalidRequest as exc:
         raise InvalidRequest(f"tensor {tensor.name!r}: {exc}", exc.param) from exc
     return out.reshape(-1)

@@ -68,9 +68,11 @@ static void encode_q8_0(const source *s, uint8_t *out) {
         const float *x = s->x + b * 32;
         float top = 0.0f;
         for (int i = 0; i < 32; i++) top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
-        float exact = top / 127.0f, inverse = exact > 0.0f ? 1.0f / exact : 0.0f;
-        put_half(out, exact);
-        for (int i = 0; i < 32; i++) out[2 + i] = (uint8_t)(int8_t)rintf(x[i] * inverse);
+        float d = put_half(out, top / 127.0f), inverse = d > 0.0f ? 1.0f / d : 0.0f;
+        for (int i = 0; i < 32; i++) {
+            float q = x[i] * inverse;
+            out[2 + i] = (uint8_t)(int8_t)rintf(q < -127.0f ? -127.0f : q > 127.0f ? 127.0f : q);
+        }
     }
 }
 

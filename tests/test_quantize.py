@@ -1,0 +1,211 @@
+"""Writing quantised files: errors of the encoders, recipes, importance matrices, whole files."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ggfw
+from ggfw import quants
+from ggfw.errors import InvalidRequest
+from ggfw.gguf import GGUF, write_gguf
+from ggfw.quantize import RECIPES, encodable, encode, quantize_file, read_importance, recipe
+
+DATA = Path(__file__).parent / "data"
+
+#: Relative root mean square error of Gaussian values, the encoders' figure plus a tenth.
+BOUNDS = {
+    "Q4_0": 0.090, "Q4_1": 0.077, "Q5_0": 0.0445, "Q5_1": 0.0372, "Q8_0": 0.0059, "Q2_K": 0.293, "Q3_K": 0.160,
+    "Q4_K": 0.0775, "Q5_K": 0.0382, "Q6_K": 0.0191, "IQ4_NL": 0.0812, "IQ4_XS": 0.0819,
+}  # fmt: skip
+
+
+def decoded(fmt: str, blocks: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return quants.dequantize(fmt, blocks.reshape(-1), shape)
+
+
+@pytest.mark.parametrize("fmt", BOUNDS)
+@pytest.mark.parametrize("n_rows", [1, 7])
+def test_the_error_of_gaussian_values_is_small(fmt: str, n_rows: int) -> None:
+    x = np.random.default_rng(1).standard_normal((n_rows, 1280)).astype(np.float32) * 0.02
+    error = decoded(fmt, encode(fmt, x), x.shape) - x
+    assert np.sqrt((error**2).mean()) / 0.02 < BOUNDS[fmt] * (1.25 if n_rows == 1 else 1.0)
+
+
+@pytest.mark.parametrize("fmt", [f for f in BOUNDS if f in {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"}])
+def test_the_search_beats_the_simple_quantiser(fmt: str) -> None:
+    x = np.random.default_rng(2).standard_normal((16, 512)).astype(np.float32)
+
+    def error(blocks: np.ndarray) -> float:
+        return float(((decoded(fmt, blocks, x.shape) - x) ** 2).sum())
+
+    assert error(encode(fmt, x)) <= error(quants.quantize(fmt, x)) * 1.0001
+
+
+@pytest.mark.parametrize("fmt", BOUNDS)
+@pytest.mark.parametrize("kind", ["zeros", "constant", "one spike", "tiny", "huge", "positive"])
+def test_extreme_blocks_stay_finite_and_near(fmt: str, kind: str) -> None:
+    x = np.random.default_rng(3).standard_normal((2, 256)).astype(np.float32)
+    x = {
+        "zeros": x * 0,
+        "constant": x * 0 + np.float32(0.3),
+        "one spike": np.where(np.arange(256) == 77, np.float32(50), x * np.float32(0.001)),
+        "tiny": x * np.float32(1e-38),
+        "huge": x * np.float32(1e4),
+        "positive": np.abs(x) + np.float32(5),
+    }[kind].astype(np.float32)
+    y = decoded(fmt, encode(fmt, x), x.shape)
+    assert np.isfinite(y).all()
+    assert np.abs(y - x).max() <= np.abs(x).max() * (0.75 if fmt in {"Q2_K", "Q3_K"} else 0.25) + 1e-30
+
+
+@pytest.mark.parametrize("fmt", ["Q4_0", "Q5_1", "Q2_K", "Q4_K", "Q6_K", "IQ4_XS"])
+def test_important_columns_are_kept_better(fmt: str) -> None:
+    x = np.random.default_rng(4).standard_normal((32, 512)).astype(np.float32)
+    importance = np.where(np.arange(512) % 8 == 0, 100.0, 0.01).astype(np.float32)
+    plain = (decoded(fmt, encode(fmt, x), x.shape) - x)[:, ::8]
+    aware = (decoded(fmt, encode(fmt, x, importance), x.shape) - x)[:, ::8]
+    assert (aware**2).mean() < 0.9 * (plain**2).mean()
+
+
+def test_what_cannot_be_encoded_is_refused() -> None:
+    x = np.zeros((2, 256), np.float32)
+    x[1, 3] = np.inf
+    with pytest.raises(InvalidRequest, match="infinity or a NaN"):
+        encode("Q4_K", x)
+    with pytest.raises(InvalidRequest, match="rows of 100 elements"):
+        encode("Q4_K", np.zeros((1, 100), np.float32))
+    with pytest.raises(InvalidRequest, match="shape"):
+        encode("Q4_K", np.zeros((1, 256), np.float32), np.ones(255, np.float32))
+    assert not encodable("IQ1_S")
+    with pytest.raises(InvalidRequest, match="can be read but not made"):
+        encode("IQ1_S", np.zeros((1, 256), np.float32))
+
+
+def test_recipes_know_their_names() -> None:
+    assert recipe("q4_k_m") is RECIPES["Q4_K_M"] is recipe("Q4_K")
+    with pytest.raises(InvalidRequest, match="did you mean Q4_K_M"):
+        recipe("Q4_K_MM")
+    q4 = RECIPES["Q4_K_M"]
+    layers = [q4.format_of(f"blk.{i}.ffn_down.weight", 16, is_output=False) for i in range(16)]
+    assert layers == ["Q6_K" if i < 2 or i >= 14 or (i - 2) % 3 == 2 else "Q4_K" for i in range(16)]
+    assert q4.format_of("output.weight", 16, is_output=True) == "Q6_K"
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    """A file with rows of 256 and of 96, three experts, a norm and a router."""
+    rng = np.random.default_rng(5)
+    path = tmp_path / "wide.gguf"
+    shapes = {
+        "token_embd.weight": (40, 256),
+        "blk.0.attn_v.weight": (32, 256),
+        "blk.0.attn_q.weight": (32, 96),
+        "blk.0.ffn_down_exps.weight": (3, 16, 256),
+        "blk.0.ffn_gate_inp.weight": (3, 256),
+        "blk.0.attn_norm.weight": (256,),
+    }
+    tensors = [(n, rng.standard_normal(s).astype(np.float32)) for n, s in shapes.items()]
+    write_gguf(path, {"general.architecture": "llama", "general.name": "wide"}, tensors)
+    return path
+
+
+def test_a_file_gets_the_formats_of_its_recipe(wide: Path, tmp_path: Path) -> None:
+    said: list[tuple[str, int, int]] = []
+    made = quantize_file(
+        wide,
+        tmp_path / "q.gguf",
+        "Q4_K_M",
+        overrides={"attn_v": "Q8_0"},
+        threads=2,
+        progress=lambda *a: said.append(a),
+    )
+    assert made.formats == {
+        "token_embd.weight": "Q6_K",
+        "blk.0.attn_v.weight": "Q8_0",
+        "blk.0.attn_q.weight": "Q5_0",
+        "blk.0.ffn_down_exps.weight": "Q6_K",
+        "blk.0.ffn_gate_inp.weight": "F32",
+        "blk.0.attn_norm.weight": "F32",
+    }
+    assert made.narrowed == ("blk.0.attn_q.weight",)
+    assert (
+        said[-1][1]
+        == said[-1][2]
+        == sum(np.prod(t) for t in [(40, 256), (32, 256), (32, 96), (3, 16, 256), (3, 256), (256,)])
+    )
+    with GGUF.open(wide) as before, GGUF.open(made.path) as after:
+        assert after.metadata["general.file_type"] == 15
+        assert after.metadata["general.name"] == "wide"
+        assert made.bytes == sum(t.n_bytes for t in after.tensors.values())
+        for name, tensor in after.tensors.items():
+            x = quants.dequantize("F32", before.tensors[name].data, before.tensors[name].shape)
+            y = quants.dequantize(tensor.ggml_type, tensor.data, tensor.shape)
+            assert np.sqrt(((x - y) ** 2).mean()) < 0.05
+
+
+def test_threads_do_not_change_the_file(wide: Path, tmp_path: Path) -> None:
+    files = [
+        quantize_file(wide, tmp_path / f"{n}.gguf", "Q3_K_M", threads=n).path.read_bytes() for n in (1, 3)
+    ]
+    assert files[0] == files[1]
+
+
+def test_importance_of_both_forms(wide: Path, tmp_path: Path) -> None:
+    columns = np.arange(256, dtype=np.float32)
+    experts = np.stack([columns, columns[::-1], columns * 0 + 1])
+    names = {"blk.0.attn_v.weight": columns, "blk.0.ffn_down_exps.weight": experts}
+    old = tmp_path / "old.dat"
+    parts = [struct.pack("<i", len(names))]
+    for name, values in names.items():
+        parts += [
+            struct.pack("<i", len(name)),
+            name.encode(),
+            struct.pack("<ii", 2, values.size),
+            (values * 2).tobytes(),
+        ]
+    old.write_bytes(b"".join(parts))
+    new = tmp_path / "new.gguf"
+    tensors = []
+    for name, values in names.items():
+        counts = np.full((values.size // 256, 1), 4, np.float32)
+        tensors += [(f"{name}.in_sum2", values.reshape(-1, 256) * 4), (f"{name}.counts", counts)]
+    write_gguf(new, {"general.type": "imatrix"}, tensors)
+    for path in (old, new):
+        found = read_importance(path)
+        assert np.allclose(found.of("blk.0.attn_v.weight", (32, 256)), columns)
+        assert np.allclose(found.of("blk.0.ffn_down_exps.weight", (3, 16, 256)), experts)
+        assert found.of("token_embd.weight", (40, 256)) is None
+        with pytest.raises(InvalidRequest, match="another model"):
+            found.of("blk.0.attn_v.weight", (32, 128))
+    a = quantize_file(wide, tmp_path / "a.gguf", "Q4_K_M", importance=read_importance(old)).path.read_bytes()
+    b = quantize_file(wide, tmp_path / "b.gguf", "Q4_K_M").path.read_bytes()
+    assert a != b
+    for cut in range(0, old.stat().st_size, 97):
+        old.write_bytes(b"".join(parts)[:cut])
+        with pytest.raises(InvalidRequest):
+            read_importance(old)
+
+
+def test_a_failed_run_leaves_no_file(wide: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.gguf"
+    x = np.zeros((32, 256), np.float32)
+    x[3, 4] = np.nan
+    write_gguf(bad, {"general.architecture": "llama"}, [("blk.0.attn_v.weight", x)])
+    with pytest.raises(InvalidRequest, match=r"blk\.0\.attn_v\.weight.*NaN"):
+        quantize_file(bad, tmp_path / "never.gguf", "Q4_K_M")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.gguf", "wide.gguf"]
+    with pytest.raises(InvalidRequest, match="onto itself"):
+        quantize_file(wide, wide, "Q8_0")
+
+
+def test_a_quantised_model_runs(tmp_path: Path) -> None:
+    source = DATA / "models" / "llama.gguf"
+    made = quantize_file(source, tmp_path / "q8.gguf", "Q8_0")
+    ids = [1, 5, 9, 30, 7]
+    with ggfw.load(source, kv_type="f32") as before, ggfw.load(made.path, kv_type="f32") as after:
+        a, b = before.logits(ids), after.logits(ids)
+    assert np.abs(a - b).max() < 0.05 * np.abs(a).max()
