@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ggfw.cli.settings import setting
+from ggfw.cli.settings import KV_TYPE_NAMES, setting
 
 if TYPE_CHECKING:
     from ggfw import Model
@@ -50,7 +50,7 @@ _OPTIONS = (
     setting("--ubatch", type=COUNT, help="Rows of the largest step; default: 512."),
     setting(
         "--kv-type",
-        type=click.Choice(["f32", "f16", "bf16"]),
+        type=click.Choice(KV_TYPE_NAMES),
         help="Type of the attention cache; default: f16.",
     ),
     setting(

@@ -10,7 +10,7 @@ import click
 
 from ggfw.cli import terminal
 from ggfw.cli.loading import COUNT, models_dir_option
-from ggfw.cli.settings import setting, verb
+from ggfw.cli.settings import KV_TYPE_NAMES, setting, verb
 
 __all__ = ["prompt_ids", "verify_verb"]
 
@@ -24,7 +24,7 @@ TEXT = "The quick brown fox jumps over the lazy dog. 3 + 4 = 7, and so on."
 @setting("--backend", metavar="NAME", help="Kernel backend; default: the best here.")
 @setting(
     "--kv-type",
-    type=click.Choice(["f32", "f16", "bf16"]),
+    type=click.Choice(KV_TYPE_NAMES),
     default="f32",
     help="Type of the attention cache; default: f32.",
 )

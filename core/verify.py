@@ -44,7 +44,7 @@ FLOAT_BOUND = 1e-5
 #: Of int8 products against the exact product of the same int8 activations: weights are exact, sums are float32.
 INT8_BOUND = 1e-4
 #: Of attention, by cache type: K and V are rounded once.
-CACHE_BOUND = {"f32": 1e-5, "f16": 2e-3, "bf16": 1.5e-2}
+CACHE_BOUND = {"f32": 1e-5, "f16": 2e-3, "bf16": 1.5e-2, "q8_0": 3e-2, "q4_0": 0.3}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ggfw.execute.kernel_set import OPS
+from ggfw.execute.kv_types import GROUP, KV_TYPES, decode_groups, encode_groups, kv_row_bytes
 from ggfw.execute.library import kernel_library, native
 from ggfw.registry import default_registry
 
@@ -18,7 +19,8 @@ ffi, lib = N.ffi, N.lib
 F32, I32, Q8 = 0, 1, 2
 ROWS, OUTPUTS, SEQUENCES = 0, 1, 2
 DECODE, PROMPT = 1, 2
-KV_F32, KV_F16, KV_BF16 = 0, 1, 2
+KV_F32, KV_F16, KV_BF16, KV_Q8_0, KV_Q4_0 = range(5)
+KV_NAMES = list(KV_TYPES)
 
 #: The units that run here, best first.
 UNITS = [descriptor.name for descriptor in default_registry().backends()]
@@ -103,14 +105,18 @@ class Rig:
     def pool(self, *, n_pages: int, page_size: int = 16, n_head_kv: int = 1, d_k: int = 16, d_v: int | None = None,
              n_layers: int = 1, type: int = KV_F32) -> int:  # fmt: skip
         d_v = d_k if d_v is None else d_v
-        size = 4 if type == KV_F32 else 2
-        k = np.zeros((n_layers, n_pages, n_head_kv, page_size, d_k), np.float32 if size == 4 else np.uint16)
-        v = np.zeros((n_layers, n_pages, n_head_kv, page_size, d_v), k.dtype)
+        name = KV_NAMES[type]
+        k_bytes, v_bytes = (kv_row_bytes(name, d) for d in (d_k, d_v))
+        k = np.zeros((n_layers, n_pages, n_head_kv, page_size * k_bytes), np.uint8)
+        v = np.zeros((n_layers, n_pages, n_head_kv, page_size * v_bytes), np.uint8)
+        if type <= KV_BF16:  # rows of elements: one axis each
+            dtype = np.float32 if type == KV_F32 else np.uint16
+            k, v = (a.view(dtype).reshape(*a.shape[:3], page_size, -1) for a in (k, v))
         self.pools.append(
             {"k": k, "v": v, "n_layers": n_layers, "n_pages": n_pages, "page_size": page_size, "type": type,
              "n_head_kv": n_head_kv, "d_k": d_k, "d_v": d_v,
-             "k_page_bytes": n_head_kv * page_size * d_k * size,
-             "v_page_bytes": n_head_kv * page_size * d_v * size}
+             "k_page_bytes": n_head_kv * page_size * k_bytes,
+             "v_page_bytes": n_head_kv * page_size * v_bytes}
         )  # fmt: skip
         return len(self.pools) - 1
 
@@ -266,3 +272,23 @@ def encode_kv(x: np.ndarray, type: int) -> np.ndarray:
 
 def decode_kv(x: np.ndarray, type: int) -> np.ndarray:
     return x if type == KV_F32 else x.view(np.float16).astype(np.float32) if type == KV_F16 else from_bf16(x)
+
+
+def fill_pages(cache: np.ndarray, table: Sequence[int], x: np.ndarray, type: int) -> None:
+    """Write positions 0 … of x (n, n_head_kv, d) into one layer (n_pages, n_head_kv, …); NaN up to the group's end."""
+    n, n_kv, d = x.shape
+    padded = np.full((n_kv, -(-n // GROUP) * GROUP, d), np.nan, np.float32)
+    padded[:, :n] = x.transpose(1, 0, 2)
+    groups = encode_groups(padded, KV_NAMES[type])  # (n_kv, groups, bytes)
+    pages = cache.view(np.uint8).reshape(*cache.shape[:2], -1, groups.shape[-1])
+    per_page = pages.shape[2]
+    for i in range(groups.shape[1]):
+        pages[table[i // per_page], :, i % per_page] = groups[:, i]
+
+
+def rounded(x: np.ndarray, type: int) -> np.ndarray:
+    """x (n, n_head_kv, d) as the cache keeps it."""
+    padded = np.zeros((x.shape[1], -(-len(x) // GROUP) * GROUP, x.shape[2]), np.float32)
+    padded[:, : len(x)] = x.transpose(1, 0, 2)
+    kept = decode_groups(encode_groups(padded, KV_NAMES[type]), KV_NAMES[type], x.shape[2])
+    return kept[:, : len(x)].transpose(1, 0, 2)

@@ -7,7 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from executor_rig import KV_BF16, KV_F16, KV_F32, Q8, UNITS, Pages, Part, Rig, decode_kv, encode_kv
+from executor_rig import (
+    KV_BF16,
+    KV_F16,
+    KV_F32,
+    KV_Q4_0,
+    KV_Q8_0,
+    Q8,
+    UNITS,
+    Pages,
+    Part,
+    Rig,
+    fill_pages,
+    rounded,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,13 +49,11 @@ class Setup:
 
     def fill(self, rig: Rig, pool: int) -> None:
         cache = rig.pools[pool]
-        cache["k"][:] = encode_kv(np.float32(np.nan), self.kv_type)  # what nobody wrote must not matter
-        cache["v"][:] = encode_kv(np.float32(np.nan), self.kv_type)
+        for name in "kv":
+            cache[name].view(np.uint8)[:] = 0xFF  # NaN in every type: what nobody wrote must not matter
         for table, k, v in zip(self.tables, self.k, self.v, strict=True):
-            for position in range(len(k)):
-                page, slot = table[position // self.page_size], position % self.page_size
-                cache["k"][1, page, :, slot] = encode_kv(k[position], self.kv_type)
-                cache["v"][1, page, :, slot] = encode_kv(v[position], self.kv_type)
+            fill_pages(cache["k"][1], table, k, self.kv_type)
+            fill_pages(cache["v"][1], table, v, self.kv_type)
 
     def run(self, unit: str, rows: Sequence[tuple[int, int, int, bool]], threads: int = 2, floats: bool = True,
             q8: bool = False) -> Any:  # fmt: skip
@@ -81,8 +92,8 @@ class Setup:
         }
         p |= self.params
         end = position + n
-        k = decode_kv(encode_kv(self.k[sequence][:end], self.kv_type), self.kv_type).astype(np.float64)
-        v = decode_kv(encode_kv(self.v[sequence][:end], self.kv_type), self.kv_type).astype(np.float64)
+        k = rounded(self.k[sequence][:end], self.kv_type).astype(np.float64)
+        v = rounded(self.v[sequence][:end], self.kv_type).astype(np.float64)
         group = self.n_head // self.n_kv
         k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
         q = self.q[sequence][position:end].astype(np.float64)
@@ -127,7 +138,7 @@ MIXED = [
 LENGTHS = [41, 1, 293, 70, 73, 601]
 
 
-@pytest.mark.parametrize("kv_type", [KV_F32, KV_F16, KV_BF16])
+@pytest.mark.parametrize("kv_type", [KV_F32, KV_F16, KV_BF16, KV_Q8_0, KV_Q4_0])
 @pytest.mark.parametrize(
     ("n_head", "n_kv", "d_k", "d_v"),
     [
@@ -144,9 +155,10 @@ def test_shapes(unit: str, n_head: int, n_kv: int, d_k: int, d_v: int, kv_type: 
     Setup(n_head=n_head, n_kv=n_kv, d_k=d_k, d_v=d_v, lengths=LENGTHS, kv_type=kv_type).check(unit, MIXED)
 
 
+@pytest.mark.parametrize("kv_type", [KV_F32, KV_Q4_0])
 @pytest.mark.parametrize("page_size", [16, 32, 48, 256])
-def test_page_sizes(unit: str, page_size: int) -> None:
-    Setup(n_head=4, n_kv=2, d_k=32, lengths=LENGTHS, page_size=page_size).check(unit, MIXED)
+def test_page_sizes(unit: str, page_size: int, kv_type: int) -> None:
+    Setup(n_head=4, n_kv=2, d_k=32, lengths=LENGTHS, page_size=page_size, kv_type=kv_type).check(unit, MIXED)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +182,10 @@ def test_page_sizes(unit: str, page_size: int) -> None:
     ],
     ids=str,
 )
-def test_masks_and_score_functions(unit: str, params: dict[str, Any]) -> None:
-    Setup(n_head=4, n_kv=2, d_k=32, lengths=LENGTHS, **params).check(unit, MIXED, tolerance=1e-5)
+@pytest.mark.parametrize("kv_type", [KV_F32, KV_Q8_0])
+def test_masks_and_score_functions(unit: str, params: dict[str, Any], kv_type: int) -> None:
+    s = Setup(n_head=4, n_kv=2, d_k=32, lengths=LENGTHS, kv_type=kv_type, **params)
+    s.check(unit, MIXED, tolerance=1e-5)
 
 
 def test_window_counts_the_token_itself(unit: str) -> None:
@@ -263,7 +277,8 @@ def test_company_chunks_and_threads_change_no_bit(data: st.DataObject) -> None:
     n_head, n_kv, d = data.draw(st.sampled_from([(3, 1, 16), (4, 2, 32), (9, 3, 24)]))
     window = data.draw(st.sampled_from([0, 5, 70]))
     lengths = data.draw(st.lists(st.integers(1, 330), min_size=2, max_size=4))
-    s = Setup(n_head=n_head, n_kv=n_kv, d_k=d, lengths=lengths, window=window, kv_type=KV_F16)
+    kv_type = data.draw(st.sampled_from([KV_F16, KV_BF16, KV_Q8_0, KV_Q4_0]))
+    s = Setup(n_head=n_head, n_kv=n_kv, d_k=d, lengths=lengths, window=window, kv_type=kv_type)
     rows = []
     for i, n in enumerate(lengths):
         count = data.draw(st.integers(1, n))

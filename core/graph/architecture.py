@@ -17,7 +17,7 @@ class RunConfig:
 
     Attributes:
         n_ctx: context per sequence, in positions (long or short rope factors).
-        kv_type: element type of the KV cache: f32, f16 or bf16.
+        kv_type: element type of the KV cache: f32, f16, bf16, q8_0 or q4_0.
         rope_scaling: override of the file's scaling type ("none" switches it off), or None.
         rope_freq_base: override of the file's base, or None.
     """
