@@ -82,7 +82,7 @@ def native_cache_memory(ffi: Any, pools: Any, states: Any) -> NumpyCacheMemory:
         for base, n_bytes in ((pool.k, pool.k_page_bytes), (pool.v, pool.v_page_bytes)):
             if n_bytes:
                 buffer = ffi.buffer(base, pool.n_layers * pool.n_pages * n_bytes)
-                own += np.frombuffer(buffer, np.uint8).reshape(pool.n_layers, pool.n_pages, n_bytes)
+                own.extend(np.frombuffer(buffer, np.uint8).reshape(pool.n_layers, pool.n_pages, n_bytes))
         arrays.append(own)
     halves = [
         np.frombuffer(ffi.buffer(s.data, s.n_slots * s.slot_floats * 4), np.uint8).reshape(s.n_slots, -1)
