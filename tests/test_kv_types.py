@@ -1,4 +1,4 @@
-"""Cache types: the bytes that every unit writes are those of the NumPy twin, GGUF's meaning, and models on each type."""
+"""Cache types: every unit writes the bytes of the NumPy twin, with GGUF's meaning; models run on each type."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_extreme_blocks(unit: str, kv_type: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_errors_stay_within_half_a_step(data: st.DataObject) -> None:
-    """Of the block's largest magnitude: 1/254 for q8_0, 1/16 (1/8 at the far end) for q4_0, and the scale's rounding."""
+    """Of the block's largest magnitude: 1/254 for q8_0, 1/8 (the missing +8) for q4_0, and the scale's rounding."""
     kv_type = data.draw(st.sampled_from(QUANTISED))
     d = data.draw(st.integers(1, 130))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))

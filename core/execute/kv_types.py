@@ -1,8 +1,8 @@
-"""Element types of the paged K/V cache: their numbers in the C API, the size of a page, and a NumPy twin of their bytes.
+"""Element types of the paged K/V cache: their numbers in the C API, their sizes, and a NumPy twin of their bytes.
 
-``q8_0`` and ``q4_0`` mean what they mean in GGUF: blocks of 32 columns of one head at one position with an f16 scale. The
-last block of a head whose width is no multiple of 32 is filled up with zeros. 16 positions are kept as one group, numbers
-first, then scales (``ggfw_pool`` in ggfw_kernels.h).
+``q8_0`` and ``q4_0`` mean what they mean in GGUF: blocks of 32 columns of one head at one position with an f16 scale.
+The last block of a head whose width is no multiple of 32 is filled up with zeros. 16 positions are kept as one group,
+numbers first, then scales (``ggfw_pool`` in ggfw_kernels.h).
 """
 
 from __future__ import annotations
