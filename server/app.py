@@ -6,81 +6,117 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from sanic import Blueprint, Request, Sanic
-from sanic.response import HTTPResponse
+from sanic import Blueprint, Sanic
 
 from ggfw.library import Model, as_log
-from ggfw.server import errors
-from ggfw.server.basics import basics
-from ggfw.server.chat import chat
-from ggfw.server.state import Served, model_id
+from ggfw.server import errors, gate
+from ggfw.server.families import FAMILIES
+from ggfw.server.pool import Pool
+from ggfw.server.state import HEARTBEAT, State
 
 #: Seconds; generating an answer without streaming may take long.
 RESPONSE_TIMEOUT = 24 * 3600
+#: Seconds that a client may take to send its request.
+REQUEST_TIMEOUT = 120
+#: Seconds that running answers get to finish when the server is stopped.
+GRACE = 30.0
+#: Bytes a body may have. Files are sent as streams and have no limit.
+MAX_BODY = 64 << 20
 
 
 def create_app(
-    model: Any,
+    model: Any = None,
     *,
+    pool: Pool | None = None,
     defaults: Mapping[str, Any] | None = None,
     max_queue: int | None = None,
     id: str | None = None,
+    api_keys: gate.Keys = None,
+    cors: gate.Origins = None,
+    skills: Any = None,
     log: Any = None,
+    log_prompts: bool = False,
+    max_body: int = MAX_BODY,
+    heartbeat: float = HEARTBEAT,
+    grace: float = GRACE,
     name: str | None = None,
 ) -> Sanic:
     """Make an application that serves ``model``. It opens no port and configures no logging.
 
     Args:
         model: a :class:`ggfw.Model`, or a :class:`ggfw.model.LoadedModel`. The caller closes it.
+        pool: several models instead; closed when the server ends.
         defaults: request fields that apply where a request has none, e.g. ``{"temperature": 0.2}``.
         max_queue: requests that may wait; None = what the model was made with.
         id: what ``/v1/models`` calls the model; default: the file's stem.
+        api_keys: one key or several; requests must carry one of them. None: everybody may ask.
+        cors: origins whose pages may ask, ``"*"`` for all; None: pages from this machine, or, where there are keys, all.
+        skills: what conversations may load; see :meth:`ggfw.Model.chat`.
         log: a structlog-like logger or a callable (event, fields): one line per inference; None = silence.
+        log_prompts: write prompts and answers into these lines too.
+        max_body: bytes a request's body may have.
+        heartbeat: seconds of silence after which a stream shows that it is alive.
+        grace: seconds that running answers get to finish when the server is stopped.
         name: of the Sanic application; default: a unique one.
 
     Returns:
         The application; run it with :func:`serve`, with Sanic's own runners, or as an ASGI application.
     """
-    served_model = model if isinstance(model, Model) else Model(model)
-    if max_queue is not None:
-        served_model.engine.max_queue = max_queue
+    own_pool = pool is not None
+    if pool is None:
+        pool = Pool()
+        if model is not None:
+            made = model if isinstance(model, Model) else Model(model)
+            if max_queue is not None:
+                made.engine.max_queue = max_queue
+            pool.add_model(made, id)
     app = Sanic(name or f"ggfw-{secrets.token_hex(4)}", configure_logging=False)
     app.config.RESPONSE_TIMEOUT = RESPONSE_TIMEOUT
-    app.config.REQUEST_TIMEOUT = RESPONSE_TIMEOUT
+    app.config.REQUEST_TIMEOUT = REQUEST_TIMEOUT
+    app.config.REQUEST_MAX_SIZE = max_body
     app.config.KEEP_ALIVE_TIMEOUT = 120
-    app.config.GRACEFUL_SHUTDOWN_TIMEOUT = 3.0
+    app.config.GRACEFUL_SHUTDOWN_TIMEOUT = grace
     app.config.ACCESS_LOG = False
     app.config.MOTD = False
     # Sanic would rewrite its own methods at start, which fails for the second application of a process.
     app.config.TOUCHUP = False
     app.config.FALLBACK_ERROR_FORMAT = "json"
     logger = as_log(log)
-    app.ctx.ggfw = Served(served_model, id or model_id(served_model), dict(defaults or {}), logger)
-    app.ctx.ggfw_log = logger
+    app.ctx.ggfw = State(
+        pool,
+        defaults=dict(defaults or {}),
+        log=logger,
+        log_prompts=log_prompts,
+        heartbeat=heartbeat,
+        skills=skills,
+    )
     errors.install(app)
-    app.on_response(_echo_id)
+    gate.install(app, keys=api_keys, origins=cors)
     for blueprint in blueprints():
         app.blueprint(blueprint)
+
+    @app.before_server_stop
+    async def _ending(app: Sanic) -> None:
+        app.ctx.ggfw.ending = True
+
+    if own_pool:
+
+        @app.after_server_stop
+        async def _close(app: Sanic) -> None:
+            app.ctx.ggfw.pool.close()
+
     return app
-
-
-async def _echo_id(request: Request, response: HTTPResponse) -> None:
-    """Say which request this answers: the id the client chose, or a new one."""
-    response.headers["X-Request-ID"] = str(request.id)
 
 
 def blueprints(url_prefix: str = "") -> list[Blueprint]:
     """The API families, one blueprint each, to mount in a host's own Sanic application.
 
-    The host sets ``app.ctx.ggfw`` to a :class:`ggfw.server.state.Served` and may call ``ggfw.server.errors.install``.
+    The host sets ``app.ctx.ggfw`` to a :class:`ggfw.server.state.State` and may call ``ggfw.server.errors.install``.
 
     Args:
         url_prefix: put in front of all paths.
     """
-    out = []
-    for blueprint in (basics, chat):
-        out.append(blueprint.copy(f"ggfw-{blueprint.name}", url_prefix=url_prefix or None))
-    return out
+    return [b.copy(f"ggfw-{b.name}", url_prefix=url_prefix or None) for b in FAMILIES]
 
 
 def serve(app: Sanic, host: str = "127.0.0.1", port: int = 8080, *, sock: Any = None) -> None:

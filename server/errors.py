@@ -1,11 +1,10 @@
-"""Errors as answers: one table from types to status codes, one JSON shape, no HTML and no stack traces.
-
-``{"error": {"message", "type", "param", "code"}}`` as in OpenAI's API.
-"""
+"""From the error tree to what a client sees: status, code and the error body of each API family, in one place."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pydantic
@@ -14,82 +13,203 @@ from sanic.exceptions import MethodNotAllowed, NotFound, SanicException
 from sanic.response import HTTPResponse, json
 
 from ggfw.errors import (
+    AmbiguousModel,
     ContextLengthExceeded,
     DeadlineExceeded,
     GenerationCanceled,
     GgfwError,
     InvalidRequest,
+    ModelFileError,
     ModelNotFound,
     QueueFull,
+    SourceError,
     UnsupportedError,
 )
 
-#: The first class that fits decides: status, type, code.
+
+class Unauthorized(GgfwError):
+    """The request has no API key, or a wrong one."""
+
+
+class Forbidden(GgfwError):
+    """The request is understood and not allowed (another site's page, a path outside the model folders)."""
+
+
+class Conflict(GgfwError):
+    """What was asked for cannot be done in the present state."""
+
+
+class NotReady(GgfwError):
+    """The server is starting or ending."""
+
+
+#: The first class that fits decides: status, OpenAI's type, code.
 TABLE: tuple[tuple[type[BaseException], int, str, str | None], ...] = (
     (ContextLengthExceeded, 400, "exceed_context_size_error", "context_length_exceeded"),
     (InvalidRequest, 400, "invalid_request_error", None),
+    (Unauthorized, 401, "authentication_error", "invalid_api_key"),
+    (Forbidden, 403, "permission_error", "forbidden"),
     (ModelNotFound, 404, "invalid_request_error", "model_not_found"),
+    (AmbiguousModel, 400, "invalid_request_error", "model_ambiguous"),
+    (Conflict, 409, "invalid_request_error", "conflict"),
     (QueueFull, 429, "rate_limit_error", "queue_full"),
     (UnsupportedError, 400, "invalid_request_error", None),
+    (ModelFileError, 400, "invalid_request_error", "model_unusable"),
+    (SourceError, 502, "server_error", "source_failed"),
+    (NotReady, 503, "unavailable_error", "not_ready"),
     (DeadlineExceeded, 504, "timeout_error", "deadline_exceeded"),
     (GenerationCanceled, 503, "server_error", "canceled"),
     (GgfwError, 500, "server_error", None),
 )
 
+#: Codes of what the HTTP layer itself refuses.
+HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "payload_too_large"}
 
-def describe(error: BaseException) -> tuple[int, dict[str, Any], dict[str, str]]:
-    """Status, body and headers for an error."""
-    headers: dict[str, str] = {}
+
+@dataclass
+class Problem:
+    """An error, before a family gives it its shape.
+
+    Args:
+        status: of HTTP.
+        kind: OpenAI's ``type``.
+        message: one sentence.
+        param: the field it is about.
+        code: for programs.
+        more: further members of the error object.
+        headers: of the response.
+    """
+
+    status: int
+    kind: str
+    message: str
+    param: str | None = None
+    code: str | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def problem_of(error: BaseException) -> Problem:
+    """What is to be said about an error; of those that nobody foresaw, nothing but that there was one."""
     if isinstance(error, pydantic.ValidationError):
         error = from_validation(error)
-    status, kind, code = 500, "server_error", None
-    message = "internal error; the server's log has the details"
-    for cls, status_, kind_, code_ in TABLE:
+    for cls, status, kind, code in TABLE:
         if isinstance(error, cls):
-            status, kind, code, message = status_, kind_, code_, str(error)
+            found = Problem(status, kind, str(error), getattr(error, "param", None), code)
             break
     else:
-        if isinstance(error, SanicException):
-            status, message = error.status_code, str(error) or "request failed"
-            kind = "invalid_request_error" if status < 500 else "server_error"
-            code = {404: "not_found", 405: "method_not_allowed", 413: "payload_too_large"}.get(status)
-            headers |= {k: str(v) for k, v in (error.headers or {}).items()}
-    body: dict[str, Any] = {
-        "message": message,
-        "type": kind,
-        "param": getattr(error, "param", None),
-        "code": code,
-    }
+        if not isinstance(error, SanicException):
+            return Problem(500, "server_error", "internal error; the server's log has the details")
+        status = error.status_code
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        found = Problem(status, kind, str(error) or "request failed", code=HTTP_CODES.get(status))
+        found.headers |= {k: str(v) for k, v in (error.headers or {}).items()}
     if isinstance(error, ContextLengthExceeded):
-        body |= {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
+        found.more |= {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
     if isinstance(error, QueueFull):
-        headers["Retry-After"] = str(math.ceil(error.retry_after))
-    return status, {"error": body}, headers
+        found.headers["Retry-After"] = str(math.ceil(error.retry_after))
+    if isinstance(error, Unauthorized):
+        found.headers["WWW-Authenticate"] = "Bearer"
+    return found
+
+
+# -- the families' shapes ------------------------------------------------------------------------------------------
+
+#: Anthropic's ``type`` by status; others are ``api_error``, those below 500 ``invalid_request_error``.
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def openai_body(problem: Problem, request_id: str = "") -> dict[str, Any]:
+    """``{"error": {"message", "type", "param", "code"}}``."""
+    return {
+        "error": {
+            "message": problem.message,
+            "type": problem.kind,
+            "param": problem.param,
+            "code": problem.code,
+            **problem.more,
+        }
+    }
+
+
+def anthropic_body(problem: Problem, request_id: str = "") -> dict[str, Any]:
+    """``{"type": "error", "error": {"type", "message"}, "request_id"}``."""
+    default = "invalid_request_error" if problem.status < 500 else "api_error"
+    kind = ANTHROPIC_TYPES.get(problem.status, default)
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": problem.message, **problem.more},
+        "request_id": request_id,
+    }
+
+
+def ollama_body(problem: Problem, request_id: str = "") -> dict[str, Any]:
+    """``{"error": "text"}``."""
+    return {"error": problem.message, **problem.more}
+
+
+SHAPES: dict[str, Callable[[Problem, str], dict[str, Any]]] = {
+    "openai": openai_body,
+    "anthropic": anthropic_body,
+    "ollama": ollama_body,
+}
+
+
+def family_of(request: Request) -> str:
+    """Which family's error body a request expects: its route's, else by what its path looks like."""
+    route = request.route
+    if route is not None and hasattr(route.ctx, "family"):
+        return str(route.ctx.family)
+    path = request.path
+    if "/v1/messages" in path:
+        return "anthropic"
+    return "ollama" if path.startswith("/api/") else "openai"
+
+
+def body_of(request: Request, problem: Problem) -> dict[str, Any]:
+    """The error body for ``request``."""
+    return SHAPES[family_of(request)](problem, str(request.id))
 
 
 def from_validation(error: pydantic.ValidationError) -> InvalidRequest:
     """The first complaint of a request model, with the parameter's name."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(p) for p in first["loc"] if not str(p).startswith(("function-", "constrained-")))
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "json_invalid":
         return InvalidRequest(f"the body is not valid JSON: {message}")
-    param = str(first["loc"][0]) if first["loc"] else None
+    # Members of unions are named by their types, which are ours and not the client's.
+    path = [p for p in first["loc"] if isinstance(p, int) or _is_field(str(p))]
+    where = ".".join(map(str, path))
+    param = str(path[0]) if path else None
+    if param is None and error.title:
+        return InvalidRequest(message if first["type"] == "value_error" else f"the body: {message}")
     return InvalidRequest(f"{where}: {message}" if where else message, param=param)
 
 
+def _is_field(name: str) -> bool:
+    return name.isidentifier() and name not in ("str", "int", "float", "bool", "dict", "list", "none")
+
+
 def install(app: Sanic) -> None:
-    """Answer every error of ``app`` in this shape."""
+    """Answer every error of ``app`` in the shape of the family that was asked."""
 
     async def handle(request: Request, error: Exception) -> HTTPResponse:
         if isinstance(error, MethodNotAllowed):
             error.args = (f"{request.method} is not allowed on {request.path}",)
         elif isinstance(error, NotFound):
             error.args = (f"there is no {request.path} here",)
-        status, body, headers = describe(error)
-        log = getattr(request.app.ctx, "ggfw_log", None)
-        if status == 500 and log is not None:
-            log("request_failed", {"request_id": str(request.id), "path": request.path, "error": repr(error)})
-        return json(body, status=status, headers=headers)
+        problem = problem_of(error)
+        state = getattr(request.app.ctx, "ggfw", None)
+        if state is not None:
+            state.refused(request, problem, error)
+        return json(body_of(request, problem), status=problem.status, headers=problem.headers)
 
     app.exception(Exception)(handle)

@@ -1,91 +1,120 @@
-"""What an application serves: the model, defaults, log; looked up from a request."""
+"""What an application serves and how: models, defaults, keys, log, metrics; looked up from a request."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sanic import Request
 
-from ggfw.errors import ModelNotFound
-from ggfw.library import Model
 from ggfw.result import Result
+from ggfw.server.metrics import Metrics
+from ggfw.server.pool import Pool
+
+if TYPE_CHECKING:
+    from ggfw.server.errors import Problem
+
+#: Seconds of silence after which a stream shows that it is alive.
+HEARTBEAT = 10.0
 
 
 @dataclass
-class Served:
-    """A model and how requests for it are completed.
+class State:
+    """Everything that handlers need.
 
     Args:
-        model: it.
-        id: what ``/v1/models`` calls it.
+        pool: the models.
         defaults: request fields that apply where a request has none (``temperature``, ``max_tokens`` …).
         log: called with (event, fields); None = silence.
-        created: Unix time in seconds.
+        log_prompts: whether prompts and answers may be logged.
+        heartbeat: seconds of silence after which a stream shows that it is alive.
+        skills: what conversations may load; as :meth:`ggfw.Model.chat` takes it.
+        metrics: counters and histograms.
+        ending: whether the server is being stopped.
+        started: Unix time.
     """
 
-    model: Model
-    id: str
-    defaults: dict[str, Any] = field(default_factory=dict)
+    pool: Pool
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     log: Callable[[str, dict[str, Any]], None] | None = None
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    @property
-    def names(self) -> set[str]:
-        """Everything a request may call this model."""
-        path = self.model.gguf.path
-        stem = {Path(path).stem, Path(path).name} if path else set()
-        return {self.id, self.model.name, *stem}
-
-    def find(self, name: str | None) -> Model:
-        """The model of that name; None means the one there is.
-
-        Raises:
-            ModelNotFound: there is no such model.
-        """
-        if name is None or name in self.names:
-            return self.model
-        raise ModelNotFound(f"there is no model {name!r} here; this server has {self.id!r}")
+    log_prompts: bool = False
+    heartbeat: float = HEARTBEAT
+    skills: Any = None
+    metrics: Metrics = field(default_factory=Metrics)
+    ending: bool = False
+    started: float = field(default_factory=time.time)
 
     def say(self, event: str, fields: dict[str, Any]) -> None:
         """Write a line to the log, if there is one."""
         if self.log is not None:
             self.log(event, fields)
 
+    def finished(self, request: Request, model: str, result: Result, *, streaming: bool) -> None:
+        """One line per answer, and its figures to the metrics."""
+        t, used = result.timings, result.usage
+        self.metrics.answer(model, result)
+        if self.log is None:
+            return
+        self.log(
+            "inference",
+            {
+                "request_id": str(request.id),
+                "endpoint": request.path,
+                "model": model,
+                "streaming": streaming,
+                "prompt_tokens": used.prompt_tokens,
+                "cached_tokens": used.cached_tokens,
+                "completion_tokens": used.completion_tokens,
+                "queue_ms": round(t.queue, 2),
+                "ttft_ms": round(t.ttft, 2),
+                "prefill_ms": round(t.prefill, 2),
+                "decode_ms": round(t.decode, 2),
+                "total_ms": round(t.total, 2),
+                "tokens_per_second": round(t.decode_per_second, 2),
+                "finish_reason": result.finish_reason,
+                "status": 200,
+            },
+        )
 
-def served(request: Request) -> Served:
-    """What the application of ``request`` serves."""
-    return request.app.ctx.ggfw  # type: ignore[no-any-return]
-
-
-def model_id(model: Model) -> str:
-    """The default id: the file's stem, else the model's name."""
-    path = model.gguf.path
-    return Path(path).stem if path else model.name
-
-
-def log_result(request: Request, state: Served, result: Result, streaming: bool) -> None:
-    """One line per inference."""
-    t = result.timings
-    state.say(
-        "inference",
-        {
+    def failed(self, request: Request, model: str, error: BaseException) -> None:
+        """An answer that broke off: a line and a count."""
+        partial = getattr(error, "partial", None)
+        reason = partial.finish_reason if isinstance(partial, Result) else "error"
+        self.metrics.broken(model, reason)
+        fields: dict[str, Any] = {
             "request_id": str(request.id),
             "endpoint": request.path,
-            "model": state.id,
-            "streaming": streaming,
-            "prompt_tokens": result.usage.prompt_tokens,
-            "cached_tokens": result.usage.cached_tokens,
-            "completion_tokens": result.usage.completion_tokens,
-            "queue_ms": round(t.queue, 2),
-            "ttft_ms": round(t.ttft, 2),
-            "prefill_ms": round(t.prefill, 2),
-            "decode_ms": round(t.decode, 2),
-            "total_ms": round(t.total, 2),
-            "tokens_per_second": round(t.decode_per_second, 2),
-            "finish_reason": result.finish_reason,
-        },
-    )
+            "model": model,
+            "finish_reason": reason,
+            "error_type": type(error).__name__,
+        }
+        if reason == "error":
+            fields["error"] = str(error)
+        if isinstance(partial, Result):
+            fields["prompt_tokens"] = partial.usage.prompt_tokens
+            fields["completion_tokens"] = partial.usage.completion_tokens
+        self.say("inference_failed", fields)
+
+    def abandoned(self, request: Request, model: str) -> None:
+        """An answer nobody waited for: the client has closed its connection."""
+        self.metrics.broken(model, "disconnected")
+        self.say(
+            "inference_abandoned",
+            {"request_id": str(request.id), "endpoint": request.path, "model": model, "status": 499},
+        )
+
+    def refused(self, request: Request, problem: Problem, error: BaseException) -> None:
+        """A request that ended in an error response. What the client did wrong is counted, what we did, logged."""
+        self.metrics.refused(problem.code or problem.kind)
+        if problem.status == 500:
+            self.say(
+                "request_failed",
+                {"request_id": str(request.id), "path": request.path, "error": repr(error)},
+            )
+
+
+def served(request: Request) -> State:
+    """What the application of ``request`` serves."""
+    return request.app.ctx.ggfw  # type: ignore[no-any-return]

@@ -1,14 +1,15 @@
-"""Request bodies, checked. Unknown fields are ignored; what is known but cannot be honoured is refused by name."""
+"""What request bodies of several families have in common. Unknown fields are ignored, known ones are honoured or
+refused by name, never dropped."""
 
 from __future__ import annotations
 
 import math
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from ggfw.errors import InvalidRequest
 from ggfw.request import plugin_parameters
-from ggfw.server.constrained import ConstraintFields
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -21,12 +22,6 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
-class StreamOptions(Body):
-    """``stream_options``."""
-
-    include_usage: bool | None = None
-
-
 class SamplingFields(Body):
     """Sampling parameters that all endpoints share; None = not given. Ranges are checked by the library.
 
@@ -36,6 +31,7 @@ class SamplingFields(Body):
     model_config = ConfigDict(strict=True, extra="allow")
 
     temperature: Unsigned | None = None
+    temp: Unsigned | None = None
     top_p: Share | None = None
     top_k: int | None = None
     min_p: Share | None = None
@@ -102,42 +98,30 @@ class SamplingFields(Body):
         return given
 
 
-class ChatBody(ConstraintFields, SamplingFields):
-    """Body of ``POST /v1/chat/completions``."""
+class StreamFields(Body):
+    """How an answer is sent; None = not given."""
 
-    messages: list[Any]
-    model: str | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    stop: str | list[str | None] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    ignore_eos: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    return_progress: bool | None = None
+    timings_per_token: bool | None = None
+
+
+class ReasoningFields(Body):
+    """How much the model is to think before it answers; None = as the template has it."""
+
+    enable_thinking: bool | None = None
     reasoning_effort: str | None = None
-    n: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
-    functions: list[Any] | None = None
+    reasoning_budget: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
-    @model_validator(mode="after")
-    def _supported(self) -> ChatBody:
-        if self.n is not None and self.n != 1:
-            raise ValueError(f"n must be 1, the only number of choices this server makes, but is {self.n}")
-        if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs to be true")
-        if (self.tools and self.tool_choice != "none") or self.functions:
-            raise ValueError("tools and functions are not supported by this server; leave them out")
-        return self
 
-    @property
-    def n_logprobs(self) -> int | None:
-        """How many of the likeliest tokens to give with each token; None for no log-probabilities."""
-        return (self.top_logprobs or 0) if self.logprobs else None
+def refuse(body: Body, **why: str) -> None:
+    """Raise for the first of the fields in ``why`` that was given a value: ``field="what to do instead"``.
 
-    @property
-    def limit(self) -> int | None:
-        """The limit on new tokens; the newer name wins."""
-        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+    Raises:
+        InvalidRequest: naming the field.
+    """
+    for name, hint in why.items():
+        value = getattr(body, name)
+        if value is not None and value is not False and value != [] and value != "":
+            raise InvalidRequest(f"{name} is not supported by this server; {hint}", name)

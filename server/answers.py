@@ -1,0 +1,209 @@
+"""Answers under way for one HTTP request: submitted, read, reported, and canceled when the client has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sanic import Request
+
+from ggfw.chat.deltas import Delta
+from ggfw.errors import GgfwError
+from ggfw.handle import Handle
+from ggfw.library import Model
+from ggfw.result import Result
+from ggfw.server.errors import NotReady
+from ggfw.server.generation import Generation, requests_of
+from ggfw.server.pool import Lease
+from ggfw.server.state import State, served
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a request has come.
+
+    Args:
+        total: prompt tokens.
+        cache: of them, those that were in the cache.
+        processed: of them, those that are through.
+        drawn: tokens drawn so far.
+        prompt_ms, drawn_ms: time spent on either.
+    """
+
+    total: int
+    cache: int
+    processed: int
+    drawn: int
+    prompt_ms: float
+    drawn_ms: float
+
+
+class Answers:
+    """What :func:`answering` gives: one handle per choice.
+
+    Attributes:
+        model, id: which model answers, and what it is called here.
+        load_ms: what loading it took for this request.
+    """
+
+    def __init__(self, request: Request, lease: Lease, handles: Sequence[Handle], streaming: bool) -> None:
+        self.lease = lease
+        self.model: Model = lease.model
+        self.id = lease.id
+        self.load_ms = lease.load_ms
+        self.handles = handles
+        self._request, self._streaming = request, streaming
+        self._state: State = served(request)
+        self._reported: set[int] = set()
+
+    @property
+    def n(self) -> int:
+        """Choices."""
+        return len(self.handles)
+
+    async def results(self) -> list[Result]:
+        """Wait for all choices. The first failure ends them all."""
+        tasks = [asyncio.ensure_future(_result(handle)) for handle in self.handles]
+        try:
+            results = await asyncio.gather(*tasks)
+        except GgfwError as error:
+            self._failed(0, error)
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+        for index, result in enumerate(results):
+            self._finished(index, result)
+        return results
+
+    async def pieces(self) -> AsyncIterator[tuple[int, Delta | Result]]:
+        """(choice, delta) as they come; (choice, result) when one ends. A slow reader gets longer pieces."""
+        if self.n == 1:
+            async for delta in self._watched(0):
+                yield 0, delta
+            yield 0, self._finished(0, self.handles[0].result(0))
+            return
+        # One place per choice: who reads slowly lets the pieces pile up, joined, in the handles.
+        queue: asyncio.Queue[tuple[int, Any]] = asyncio.Queue(1)
+        tasks = [asyncio.ensure_future(self._pump(index, queue)) for index in range(self.n)]
+        try:
+            left = self.n
+            while left:
+                index, item = await queue.get()
+                if isinstance(item, BaseException):
+                    raise item
+                if isinstance(item, Result):
+                    left -= 1
+                    self._finished(index, item)
+                yield index, item
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _watched(self, index: int) -> AsyncIterator[Delta]:
+        try:
+            async for delta in self.handles[index]:
+                yield delta
+        except GgfwError as error:
+            self._failed(index, error)
+            raise
+
+    async def _pump(self, index: int, queue: asyncio.Queue[tuple[int, Any]]) -> None:
+        try:
+            async for delta in self._watched(index):
+                await queue.put((index, delta))
+            await queue.put((index, self.handles[index].result(0)))
+        except GgfwError as error:
+            await queue.put((index, error))
+
+    def progress(self, index: int = 0) -> Progress | None:
+        """How far a choice has come; None when it has ended."""
+        handle = self.handles[index]
+        for work in self.model.engine.scheduler:
+            if work.handle is handle:
+                start, first = work.t_start, work.t_first
+                now = time.perf_counter()
+                return Progress(
+                    total=work.n_prompt,
+                    cache=work.n_cached,
+                    processed=work.n_fed,
+                    drawn=len(work.tokens),
+                    prompt_ms=((first or now) - start) * 1e3 if start else 0.0,
+                    drawn_ms=(work.t_last - first) * 1e3 if first else 0.0,
+                )
+        return None
+
+    def _finished(self, index: int, result: Result) -> Result:
+        if index not in self._reported:
+            self._reported.add(index)
+            self._state.finished(self._request, self.id, result, streaming=self._streaming)
+        return result
+
+    def _failed(self, index: int, error: BaseException) -> None:
+        if index not in self._reported:
+            self._reported.add(index)
+            self._state.failed(self._request, self.id, error)
+
+    def cancel(self) -> None:
+        """Stop everything that has not ended."""
+        for handle in self.handles:
+            handle.cancel()
+
+    def abandoned(self) -> None:
+        """The client has gone: say so for every choice that was not reported otherwise."""
+        for index in range(self.n):
+            if index not in self._reported:
+                self._reported.add(index)
+                self._state.abandoned(self._request, self.id)
+
+
+async def _result(handle: Handle) -> Result:
+    return await handle
+
+
+@contextlib.asynccontextmanager
+async def answering(
+    request: Request,
+    name: str | None,
+    wanted: Generation,
+    *,
+    id: str,
+    streaming: bool = False,
+    keep_alive: float | None = None,
+    lease: Lease | None = None,
+) -> AsyncIterator[Answers]:
+    """Submit a generation to the model called ``name`` and read its answers inside.
+
+    What is still under way at the end is canceled: a client that has gone cancels the handler, and with it this.
+
+    Args:
+        id: of the answer, for client and log.
+        keep_alive: see :meth:`ggfw.server.pool.Pool.lease`.
+        lease: of the model, where the caller has one already.
+
+    Raises:
+        ModelNotFound, InvalidRequest, QueueFull, NotReady: before anything runs.
+    """
+    state = served(request)
+    if state.ending:
+        raise NotReady("the server is being stopped")
+    async with contextlib.AsyncExitStack() as stack:
+        if lease is None:
+            lease = await stack.enter_async_context(state.pool.lease(name, keep_alive=keep_alive))
+        # Rendering and encoding a long conversation takes a while: not in the event loop.
+        made = await asyncio.to_thread(requests_of, lease.model, state, wanted, id)
+        handles: list[Handle] = []
+        answers = Answers(request, lease, handles, streaming)
+        try:
+            for one in made:
+                handles.append(lease.model.submit(one))
+            yield answers
+        except asyncio.CancelledError:
+            answers.abandoned()
+            raise
+        finally:
+            answers.cancel()

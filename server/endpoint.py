@@ -1,0 +1,90 @@
+"""Declaring an endpoint: its route, its checked body, its family's errors, and its page in the OpenAPI document."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sanic import Blueprint, Request
+
+from ggfw.server.fields import Body
+
+Handler = Callable[..., Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What the OpenAPI document says about one route.
+
+    Args:
+        method, path: of the route, as Sanic writes it.
+        summary: one sentence.
+        body: the model of the request's body.
+        family: whose shapes it speaks.
+        optional: whether an empty body will do.
+    """
+
+    method: str
+    path: str
+    summary: str
+    body: type[Body] | None
+    family: str
+    optional: bool = False
+
+
+#: Every endpoint that has been declared, by blueprint.
+DECLARED: dict[str, list[Endpoint]] = {}
+
+
+def endpoint(
+    blueprint: Blueprint,
+    methods: str,
+    path: str,
+    *,
+    family: str,
+    body: type[Body] | None = None,
+    optional: bool = False,
+    stream: bool = False,
+    open: bool = False,
+) -> Callable[[Handler], Handler]:
+    """Decorate a handler ``(request, [body,] **path parameters)``.
+
+    Args:
+        methods: one or several, separated by spaces.
+        path: of the route.
+        family: ``openai``, ``anthropic`` or ``ollama``: the shape of its errors.
+        body: the request's body is checked with this model and passed on.
+        optional: an empty body stands for an empty object.
+        stream: the handler reads the body itself, piece by piece.
+        open: answers without an API key.
+    """
+
+    def decorate(handler: Handler) -> Handler:
+        @functools.wraps(handler)
+        async def run(request: Request, *args: Any, **kwargs: Any) -> Any:
+            if body is None:
+                return await handler(request, *args, **kwargs)
+            content = request.body
+            if optional and not content.strip():
+                content = b"{}"
+            return await handler(request, body.model_validate_json(content), *args, **kwargs)
+
+        summary = (handler.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
+        declared = DECLARED.setdefault(blueprint.name, [])
+        for method in methods.split():
+            if method != "HEAD":
+                declared.append(Endpoint(method, path, summary, body, family, optional))
+        blueprint.add_route(
+            run,
+            path,
+            methods=methods.split(),
+            name=f"{handler.__name__}_{len(declared)}",
+            stream=stream,
+            ctx_family=family,
+            ctx_open=open,
+        )
+        return handler
+
+    return decorate

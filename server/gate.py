@@ -1,0 +1,131 @@
+"""Who may ask: API keys, origins of web pages, request ids."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+import uuid
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+from sanic import Request, Sanic
+from sanic.response import HTTPResponse, empty, json
+
+from ggfw.server.errors import Forbidden, Unauthorized, body_of, family_of, problem_of
+
+Keys = str | Iterable[str] | None
+Origins = str | Iterable[str] | None
+
+#: What a client may call its request; anything else could forge lines of a log or headers.
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+#: Headers of ours that pages may read.
+EXPOSED = "X-Request-Id, Request-Id, Retry-After"
+METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
+#: What a page may send when it does not say what it wants to send.
+HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id"
+
+
+def install(app: Sanic, *, keys: Keys = None, origins: Origins = None) -> None:
+    """Check every request of ``app`` before its handler, and put our headers on every response.
+
+    Args:
+        keys: one or several; None: no key is needed.
+        origins: origins whose pages may ask, ``"*"`` for all; None: pages from this machine, or all where there are keys
+            (a page without a key gets nothing, and keys are not sent by browsers on their own).
+    """
+    known = _keys(keys)
+    allowed = {"*"} if origins == "*" or (origins is None and known) else _origins(origins)
+
+    def fits(request: Request) -> bool:
+        origin = request.headers.get("origin", "")
+        if not origin or "*" in allowed or origin.lower() in allowed:
+            return True
+        if urlsplit(origin).netloc == request.headers.get("host", ""):
+            return True  # our own page
+        return origins is None and is_local(origin)
+
+    async def before(request: Request) -> HTTPResponse | None:
+        given = request.headers.get("x-request-id", "")
+        request._id = given if REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
+        if not fits(request):
+            origin = request.headers.get("origin", "")
+            return _refuse(request, Forbidden(f"pages from {origin!r} may not use this server (--cors)"))
+        if request.method == "OPTIONS" and request.headers.get("access-control-request-method"):
+            return empty(204)
+        if known and not getattr(request.route and request.route.ctx, "open", False):
+            key = _key_of(request)
+            # Every key is compared, in constant time: how long it takes says nothing about any of them.
+            if not sum(hmac.compare_digest(key, one) for one in known):
+                what = "is missing" if not key else "is wrong"
+                return _refuse(
+                    request,
+                    Unauthorized(
+                        f"the API key {what}; send it as 'Authorization: Bearer KEY' or as 'X-Api-Key: KEY'"
+                    ),
+                )
+        return None
+
+    async def after(request: Request, response: Any) -> None:
+        headers = response.headers
+        headers["X-Request-ID"] = str(request.id)
+        if family_of(request) == "anthropic":
+            headers["Request-Id"] = str(request.id)
+        headers.setdefault("X-Content-Type-Options", "nosniff")
+        origin = request.headers.get("origin")
+        if origin and fits(request):
+            headers["Access-Control-Allow-Origin"] = "*" if "*" in allowed else origin
+            headers["Access-Control-Expose-Headers"] = EXPOSED
+            headers["Vary"] = "Origin"
+            if request.method == "OPTIONS":
+                asked = request.headers.get("access-control-request-headers")
+                headers["Access-Control-Allow-Methods"] = METHODS
+                headers["Access-Control-Allow-Headers"] = asked or HEADERS
+                headers["Access-Control-Max-Age"] = "600"
+        state = getattr(request.app.ctx, "ggfw", None)
+        if state is not None:
+            route = request.route.path if request.route is not None else ""
+            state.metrics.http(f"/{route}" if route else "none", request.method, response.status)
+
+    app.on_request(before)
+    app.on_response(after)
+
+
+def _refuse(request: Request, error: Exception) -> HTTPResponse:
+    problem = problem_of(error)
+    state = getattr(request.app.ctx, "ggfw", None)
+    if state is not None:
+        state.refused(request, problem, error)
+    return json(body_of(request, problem), status=problem.status, headers=problem.headers)
+
+
+def _keys(keys: Keys) -> list[bytes]:
+    given = [keys] if isinstance(keys, str) else list(keys or ())
+    return [key.strip().encode() for key in given if key.strip()]
+
+
+def _origins(origins: Origins) -> set[str]:
+    given = [origins] if isinstance(origins, str) else list(origins or ())
+    return {origin.rstrip("/").lower() for origin in given}
+
+
+def _key_of(request: Request) -> bytes:
+    kind, _, key = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer":
+        key = request.headers.get("x-api-key", "")
+    return key.strip().encode("utf-8", "replace")
+
+
+def is_local(origin: str) -> bool:
+    """Whether a page of this origin was loaded from this machine (or is a file or an application on it)."""
+    parts = urlsplit(origin)
+    if parts.scheme not in ("http", "https"):
+        return parts.scheme in ("app", "tauri", "file", "vscode-webview")
+    host = parts.hostname or ""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
