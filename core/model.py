@@ -147,6 +147,7 @@ class LoadedModel:
         ubatch: int = 512,
         rope_scaling: str | None = None,
         rope_base: float | None = None,
+        n_state_ring: int = 2,
         registry: Registry | None = None,
         log: Callable[[str, dict[str, Any]], None] | None = None,
     ) -> LoadedModel:
@@ -157,11 +158,13 @@ class LoadedModel:
             threads: of the process's pool; None = usable physical cores.
             ctx: positions per sequence; None or 0 = what the model was trained for; never more than have an embedding,
                 where positions have one each.
-            kv_type: cache element type, f32, f16 or bf16; None = f16, or f32 when all matrices are F32.
+            kv_type: cache element type, f32, f16, bf16, q8_0 or q4_0 (the reference keeps float32 whatever is asked
+                for); None = f16, or f32 when all matrices are F32.
             backend: kernel backend, or "reference" for the NumPy executor; None = the best one here.
             n_parallel: sequences that may run at once.
             ubatch: rows of the largest step; where prompts cannot be split at least ``ctx``, up to 8192.
             rope_scaling, rope_base: override the file's.
+            n_state_ring: recurrent states kept of each sequence: two more than the drafts that may be verified at once.
             registry: None = that of the process.
             log: called with (event, fields); None = silence.
 
@@ -175,8 +178,9 @@ class LoadedModel:
             ("ctx", ctx),
             ("n_parallel", n_parallel),
             ("ubatch", ubatch),
+            ("n_state_ring", n_state_ring),
         ):
-            least = 0 if name == "ctx" else 1
+            least = {"ctx": 0, "n_state_ring": 2}.get(name, 1)
             if value is not None and (
                 isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST
             ):
@@ -204,7 +208,7 @@ class LoadedModel:
                     "n_parallel",
                 )
             n_slots = n_parallel if described.layout.states else 0
-            cache = Cache(described.layout.pools, pages_each * PAGE_SIZE * n_parallel, n_slots)
+            cache = Cache(described.layout.pools, pages_each * PAGE_SIZE * n_parallel, n_slots, n_state_ring)
             executor = _executor(described, cache, backend, kv_type, ubatch, threads, registry)
             try:
                 check_vocabulary(gguf, executor.n_vocab)

@@ -16,14 +16,19 @@ from ggfw.sampling import Params, SamplerSetup
 
 DATA = Path(__file__).parent / "data/models"
 #: With windows, shared layers, experts, latent attention.
-NAMES = ("llama", "gemma3", "gemma4-e2b", "gpt-oss-f32", "deepseek2", "qwen3moe")
+NAMES = ("llama", "gemma3", "gemma4-e2b", "gpt-oss-f32", "deepseek2")
+#: With recurrent states of each kind.
+HYBRIDS = ("qwen35", "qwen3next", "nemotron_h", "mamba2", "falcon-h1", "granitehybrid")
 PROMPT = [3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41]
+MOST_DRAFTS = 8
 N_NEW = 90  # across pages and windows
 
 
-@pytest.fixture(scope="module", params=[name for name in NAMES if (DATA / f"{name}.gguf").exists()])
+@pytest.fixture(scope="module", params=[*NAMES, *HYBRIDS])
 def model(request: pytest.FixtureRequest) -> Iterator[LoadedModel]:
-    loaded = LoadedModel.load(DATA / f"{request.param}.gguf", threads=1, ctx=256, n_parallel=2)
+    loaded = LoadedModel.load(
+        DATA / f"{request.param}.gguf", threads=1, ctx=256, n_parallel=2, n_state_ring=MOST_DRAFTS + 2
+    )
     yield loaded
     loaded.close()
 
@@ -81,7 +86,7 @@ def test_drafts_change_nothing(model: LoadedModel, params: Params, host: bool) -
                 chain.accept(drawn[-1])
                 if i < segment.n_draft and drawn[-1] != segment.tokens[1 + i]:
                     break
-            sequence.advance(len(drawn) - 1)
+            sequence.advance(len(drawn) - 1, len(drawn) - 1)
         else:
             first = out.sampled[len(company)]
             assert first is not None
@@ -91,7 +96,7 @@ def test_drafts_change_nothing(model: LoadedModel, params: Params, host: bool) -
         got += drawn
         n_kept += len(drawn) - 1
         assert sequence.n_positions == len(PROMPT) + len(got) - 1
-        n = min(dice.randrange(0, 9), N_NEW - len(got) - 1)
+        n = min(dice.randrange(0, MOST_DRAFTS + 1), N_NEW - len(got) - 1)
         drafts = guesses(tokens[len(got) :], n, dice, model.n_vocab) if n > 0 else []
         segment = Segment(
             sequence, [got[-1], *drafts], n_outputs=len(drafts) + 1, sampler=sampler, n_draft=len(drafts)

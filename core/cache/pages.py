@@ -140,8 +140,9 @@ class Sequence:
     Attributes:
         n_positions: positions that are filled; the next row stands at this position.
         tables: per pool, the page of every PAGE_SIZE positions (GIVEN_BACK where it left the window).
-        state_slot: slot of the recurrent state, -1 when the model has none. A slot has two halves: a step reads one
-            and writes the other, so that a step can be repeated.
+        state_slot: slot of the recurrent state, -1 when the model has none. A slot is a ring of ``cache.n_ring`` states
+            (two halves, unless drafts are verified): a step reads one and writes the next, so that a step can be
+            repeated; a step with drafts writes one more for each draft.
         version: new (and unique in the process) whenever a table changes, so that executors can keep their copy.
         keep_from: pages from this one of each table on stay though they have left the window, until it says otherwise:
             whoever wants to keep them has not done so yet. None: nobody does.
@@ -152,7 +153,7 @@ class Sequence:
         self.n_positions = 0
         self.tables: list[list[int]] = [[] for _ in cache.pools]
         self.state_slot = cache.take_slot()
-        self._state_half = 0
+        self._state_at = 0  # in the ring
         self._n_given_back = [0] * len(cache.pools)
         self.keep_from: int | None = None
         self.version = next(_versions)
@@ -190,17 +191,30 @@ class Sequence:
     def _first_kept(table: list[int]) -> int:
         return next((i for i, page in enumerate(table) if page != GIVEN_BACK), len(table))
 
-    def state_halves(self) -> tuple[int, int]:
-        """Return (half-slot to read, half-slot to write); (-1, ...) at the start of the sequence, (-1, -1) without."""
+    def state_halves(self, n_states: int = 1) -> tuple[int, int]:
+        """Return the numbers of the state to read and of the last one to write.
+
+        (-1, ...) at the start of the sequence, (-1, -1) where the model has no state.
+
+        Args:
+            n_states: that many are written, one behind the other: 1, and one more for each draft.
+        """
         if self.state_slot < 0:
             return -1, -1
-        read, write = 2 * self.state_slot + self._state_half, 2 * self.state_slot + 1 - self._state_half
-        return (read if self.n_positions else -1), write
+        n_ring = self.cache.n_ring
+        first = n_ring * self.state_slot
+        write = first + (self._state_at + n_states) % n_ring
+        return (first + self._state_at if self.n_positions else -1), write
 
-    def advance(self, n_rows: int) -> None:
-        """Count ``n_rows`` positions as filled and give back pages that no later row can see."""
+    def advance(self, n_rows: int, n_states: int = 1) -> None:
+        """Count ``n_rows`` positions as filled and give back pages that no later row can see.
+
+        Args:
+            n_states: the place of the state behind these rows among those that were written.
+        """
         self.n_positions += n_rows
-        self._state_half = 1 - self._state_half
+        if self.state_slot >= 0:
+            self._state_at = (self._state_at + n_states) % self.cache.n_ring
         self.trim()
 
     def trim(self) -> None:
@@ -242,18 +256,22 @@ class Cache:
         specs: the pools the plan asks for.
         n_positions: positions that all sequences together may hold (per pool; less in windowed pools).
         n_slots: sequences that may exist at once when the model has recurrent state, 0 when it has none.
+        n_ring: states of one slot, at least 2; two more than the drafts that may be verified in one step.
 
     Attributes:
         reclaim: called with a number of pages per pool that should become free, where something keeps pages that no
             sequence refers to; it frees what it can.
     """
 
-    def __init__(self, specs: SequenceABC[PoolSpec], n_positions: int, n_slots: int = 0) -> None:
+    def __init__(
+        self, specs: SequenceABC[PoolSpec], n_positions: int, n_slots: int = 0, n_ring: int = 2
+    ) -> None:
         n_pages = -(-n_positions // PAGE_SIZE)
         self.pools = [PagePool(spec, n_pages) for spec in specs]
         self.reclaim: Callable[[SequenceABC[int]], None] | None = None
         self._slots = list(range(n_slots - 1, -1, -1))
         self.n_slots = n_slots
+        self.n_ring = n_ring
 
     def make_room(self, n_pages: SequenceABC[int]) -> None:
         """See that each pool has so many free pages.

@@ -41,7 +41,7 @@ class Segment:
         n_draft: that many of the last tokens are guesses, to be verified: each is an output, and so is the row before
             them (``n_outputs == n_draft + 1``). A native sampler draws from row after row while it draws the next
             row's guess. The sequence advances by the other rows and by the guesses that turned out right; on a host
-            row the caller finds out and advances it by those.
+            row the caller finds out and advances it by those (``sequence.advance(n, n)``).
     """
 
     sequence: Sequence

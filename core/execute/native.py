@@ -119,7 +119,9 @@ class NativeExecutor:
             c.n_layers, c.n_pages, c.page_size = len(spec.layers), pool.n_pages, PAGE_SIZE
             c.type, c.n_head_kv, c.d_k, c.d_v = number, spec.n_head_kv, spec.d_k, spec.d_v
             c.k_page_bytes = PAGE_SIZE * spec.n_head_kv * kv_row_bytes(kv_type, spec.d_k)
-            c.v_page_bytes = 0 if spec.v_in_k else PAGE_SIZE * spec.n_head_kv * kv_row_bytes(kv_type, spec.d_v)
+            c.v_page_bytes = (
+                0 if spec.v_in_k else PAGE_SIZE * spec.n_head_kv * kv_row_bytes(kv_type, spec.d_v)
+            )
             c.k = self._allocate(c.k_page_bytes * c.n_layers * c.n_pages)
             if not spec.v_in_k:
                 c.v = self._allocate(c.v_page_bytes * c.n_layers * c.n_pages)
@@ -129,12 +131,13 @@ class NativeExecutor:
         specs = self.plan.layout.states
         states = self._ffi.new("ggfw_state[]", len(specs))
         for spec, c in zip(specs, states, strict=True):
-            c.slot_floats, c.n_slots = int(np.prod(spec.shape)), 2 * cache.n_slots
+            c.slot_floats, c.n_ring = int(np.prod(spec.shape)), cache.n_ring
+            c.n_slots = cache.n_ring * cache.n_slots
             c.data = self._allocate(c.slot_floats * c.n_slots * 4)
         return states
 
     def state(self, index: int) -> np.ndarray:
-        """Return a recurrent state of the plan, (2 * n_slots, *shape) float32."""
+        """Return a recurrent state of the plan, (n_ring * n_slots, *shape) float32."""
         c = self._states[index]
         data = np.frombuffer(self._ffi.buffer(c.data, c.slot_floats * c.n_slots * 4), np.float32)
         return data.reshape(c.n_slots, *self.plan.layout.states[index].shape)
@@ -188,7 +191,7 @@ class NativeExecutor:
         result = self._result(segments, order, n_outputs, batch.wants)
         for i, segment in enumerate(segments):
             n_kept = len(result.followers[i]) if segment.n_draft and i in result.followers else 0
-            segment.sequence.advance(len(segment.tokens) - segment.n_draft + n_kept)
+            segment.sequence.advance(len(segment.tokens) - segment.n_draft + n_kept, 1 + n_kept)
         return result
 
     def prepare(self, batch: Batch) -> None:
@@ -218,7 +221,7 @@ class NativeExecutor:
             target = self._segments[i]
             target.row, target.n_rows, target.position = row, n, position
             target.output, target.n_outputs = (output if s.n_outputs else -1), s.n_outputs
-            target.state_read, target.state_write = s.sequence.state_halves()
+            target.state_read, target.state_write = s.sequence.state_halves(s.n_draft + 1)
             if s.prompt:
                 target.row_class = _ROWS_PROMPT
             else:

@@ -25,7 +25,7 @@ class NumpyStep:
     Args:
         step: the plan's step; its ``node`` is the op.
         executor: whose arena it works on.
-        state: (2 * n_slots, *shape) float32 for an op with state, else None.
+        state: (n_ring * n_slots, *shape) float32 for an op with state, else None.
     """
 
     def __init__(self, step: Step, executor: NativeExecutor, state: np.ndarray | None) -> None:

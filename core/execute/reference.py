@@ -61,7 +61,8 @@ class ReferenceExecutor:
         graph: the unoptimised graph.
         layout: its caches.
         gguf: where the weights are.
-        cache: pages and slots of the sequences that will run.
+        cache: pages and slots of the sequences that will run; K and V are kept as float32, whatever type a native
+            cache would round them to.
         observe: called with (tensor, array) for everything computed; for verify and trace.
     """
 
@@ -91,7 +92,7 @@ class ReferenceExecutor:
                 self._kv[layer] = (k, v)
         stateful = [node for node in graph.nodes if state_of(node) is not None]
         self._states = {
-            node: np.zeros((2 * cache.n_slots, *spec.shape), np.float32)
+            node: np.zeros((cache.n_ring * cache.n_slots, *spec.shape), np.float32)
             for node, spec in zip(stateful, layout.states, strict=True)
         }
         arrays = [
