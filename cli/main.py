@@ -31,6 +31,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "logits": ("logits", "Write logits, greedy tokens and hidden states of given tokens to a file."),
     "embed": ("embed", "Print embeddings of texts."),
     "bench": ("bench", "Measure prompt and decode speed."),
+    "perplexity": ("perplexity", "Measure how well a model predicts a text."),
     "quantize": ("quantize", "Write a copy of a model with fewer bits."),
     "verify": ("verify", "Check native execution against the exact reference, step by step."),
     "trace": ("trace", "Write every named tensor of one run to a file."),
