@@ -284,3 +284,23 @@ def ensure_build(
     )
     stamp.write_text(json.dumps(build.as_dict(), indent=1) + "\n")
     return build
+
+
+def ensure_server(build: Build, root: Path, jobs: int = 2) -> Path:
+    """Return ``llama-server`` of a finished build, compiling it into the same folder if it is not there yet.
+
+    The objects of the build are used again; only what the server adds is compiled. Raises `PeersError`.
+    """
+    program = build.program("llama-server")
+    stamp = build.folder / "peers-server"
+    if program.is_file() and stamp.is_file() and stamp.read_text() == build.digest:
+        return program
+    log = root / f"build-{build.variant}-server.log"
+    print(f"building llama-server in {build.folder}, log {log}", file=sys.stderr, flush=True)
+    source = root / "sdist" / "vendor" / "llama.cpp"
+    flags = [*build.flags, "-DLLAMA_BUILD_SERVER=ON"]
+    _run_logged(["cmake", "-G", "Ninja", "-S", str(source), "-B", str(build.folder), *flags], log, "cmake")
+    ninja = ["nice", "-n", "5", "ninja", "-C", str(build.folder), f"-j{jobs}", "llama-server"]
+    _run_logged(ninja, log, "the build of llama-server")
+    stamp.write_text(build.digest)
+    return program
