@@ -40,9 +40,11 @@ class Output:
         self.matched: str | None = None
         #: The text that became complete with the last token.
         self.piece = ""
-        #: Tokens that came while the reasoning block was open.
+        #: Tokens that came while the reasoning block was open, those that open and close it among them.
         self.reasoning_tokens = 0
-        self._in_reasoning = False
+        self._in_reasoning = bool(getattr(self._parser, "in_reasoning", False))
+        #: The parser has all it wants: the answer is over although the model would go on.
+        self.ended = False
 
     def push(self, token: int) -> list[Delta]:
         """Take a token; ``matched`` is set when a stop string is complete."""
@@ -53,7 +55,10 @@ class Output:
             self.matched = self._stops.matched
             if shown:
                 deltas = self._keep(self._parser.push(shown))
-        self.reasoning_tokens += self._in_reasoning
+        inside = bool(getattr(self._parser, "in_reasoning", self._in_reasoning))
+        self.reasoning_tokens += inside or self._in_reasoning
+        self._in_reasoning = inside
+        self.ended = bool(getattr(self._parser, "done", False))
         return deltas
 
     def finish(self) -> list[Delta]:
@@ -75,7 +80,7 @@ class Output:
                 self._reasoning.append(delta.text)
             else:
                 self._keep_call(delta)
-        if deltas:
+        if deltas and not hasattr(self._parser, "in_reasoning"):
             self._in_reasoning = isinstance(deltas[-1], ReasoningDelta)
         return deltas
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta, coalesce
-from ggfw.chat.dialect import Dialect, ThinkParser, opened_by
+from ggfw.chat.dialect import Dialect
 
 
 def parse(pieces: list[str], inside: bool = False) -> tuple[str, str]:
-    parser = ThinkParser(inside)
+    parser = Dialect().parser("<think>\n" if inside else "")
     deltas: list[Delta] = [d for p in pieces for d in parser.push(p)] + parser.finish()
     reasoning = "".join(d.text for d in deltas if isinstance(d, ReasoningDelta))
     return reasoning, "".join(d.text for d in deltas if isinstance(d, TextDelta))
@@ -63,19 +63,18 @@ def test_cuts_do_not_matter(parts: list[str], inside: bool) -> None:
 
 
 def test_nothing_is_held_longer_than_needed() -> None:
-    parser = ThinkParser()
+    parser = Dialect().parser("")
     parser.push("<think>")
     assert parser.push("a <") == [ReasoningDelta("a")]
     assert parser.push(" b") == [ReasoningDelta(" < b")]
-    parser = ThinkParser()
+    parser = Dialect().parser("")
     assert parser.push("Hello") == [TextDelta("Hello")]
     assert parser.push(" <think>") == [TextDelta(" <think>")]
 
 
 def test_the_prompt_may_open_the_block() -> None:
-    assert opened_by("…<|im_start|>assistant\n<think>\n")
-    assert not opened_by("…<|im_start|>assistant\n<think>\n\n</think>\n\n")
-    assert not opened_by("<think> is a tag\n")
+    for prompt in ("…<|im_start|>assistant\n<think>\n\n</think>\n\n", "<think> is a tag\n"):
+        assert Dialect().parser(prompt).push("plan</think>x") == [TextDelta("plan</think>x")]
     parser = Dialect().parser("assistant\n<think>\n")
     assert parser.push("plan</think>x") == [ReasoningDelta("plan"), TextDelta("x")]
 

@@ -10,29 +10,41 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
-    from ggfw.chat.dialect import Dialect, Parser, PlainParser, ThinkParser
+    from ggfw.chat.dialect import Dialect, Parser, PlainParser
+    from ggfw.chat.format import CallForm, Channels, Format, Route
     from ggfw.chat.messages import assistant, normalise, system, tool, user
+    from ggfw.chat.splitter import Splitter
     from ggfw.chat.template import ChatTemplate, Prompt
+    from ggfw.chat.tools import Tool, Tools
 
 _WHERE = {
     "deltas": ("Delta", "ReasoningDelta", "TextDelta", "ToolCallDelta"),
-    "dialect": ("Dialect", "Parser", "PlainParser", "ThinkParser"),
+    "dialect": ("Dialect", "Parser", "PlainParser"),
+    "format": ("CallForm", "Channels", "Format", "Route"),
     "messages": ("assistant", "normalise", "system", "tool", "user"),
+    "splitter": ("Splitter",),
     "template": ("ChatTemplate", "Prompt"),
+    "tools": ("Tool", "Tools"),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
+    "CallForm",
+    "Channels",
     "ChatTemplate",
     "Delta",
     "Dialect",
+    "Format",
     "Parser",
     "PlainParser",
     "Prompt",
     "ReasoningDelta",
+    "Route",
+    "Splitter",
     "TextDelta",
-    "ThinkParser",
+    "Tool",
     "ToolCallDelta",
+    "Tools",
     "assistant",
     "normalise",
     "system",

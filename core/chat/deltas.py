@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,10 +17,13 @@ class TextDelta:
     Args:
         text: the text.
         logprobs: of the tokens that became it, where the request asked for them.
+        span: where it stands in the raw answer, (first character, one behind the last), where the parser says so;
+            an empty span belongs to no token.
     """
 
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
+    span: tuple[int, int] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class ReasoningDelta:
 
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
+    span: tuple[int, int] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,60 @@
-"""Dialects: how a model family writes reasoning, tools, calls and results.
+"""Dialects: how a model family writes reasoning, tools, calls and results. A dialect is a plugin.
 
-A dialect is a plugin (hook ``ggfw_register_chat_dialects``). The one here is the generic one: text is text, and a
-``<think>`` block at the beginning of the answer, or opened by the prompt, is reasoning.
+How to write one, in a module that an entry point of the group ``ggfw`` names::
+
+    from ggfw.chat.bodies import JsonCall
+    from ggfw.chat.dialect import Dialect, marks
+    from ggfw.chat.format import CallForm, Format
+    from ggfw.descriptors import ChatDialect
+    from ggfw.hookspecs import hookimpl
+
+    GGFW_PLUGIN_API = 1
+
+    class Toy(Dialect):
+        format = Format(calls=(CallForm("<call>", JsonCall(), ("</call>",)),))
+
+    @hookimpl
+    def ggfw_register_chat_dialects():
+        return [ChatDialect(name="toy", match=lambda metadata: marks(metadata, "<call>"), load=Toy)]
+
+``match`` scores a file's metadata (0 = not mine; see :func:`marks`; a form that only this family has: 50 and more, one
+that several share: 20 to 40, the generic dialect: 1). ``format`` (:mod:`ggfw.chat.format`) describes the marks and the
+bodies of calls (:mod:`ggfw.chat.bodies` has the common ones; a new one is a class with two methods, ``parse``, a
+generator over characters, and ``grammar``). From it the base class makes the parser, the grammar for forced calls, and
+what constraints need to know about reasoning. Marks that are control tokens need ``special_tokens = True``, which makes
+all of them visible; those that mean nothing go into ``Format.drop``. Stop strings go into ``stops``. A family that needs
+tools in the prompt although its template has no place for them overrides :meth:`Dialect.tool_prompt`.
+
+Each dialect has a table of model outputs, ``tests/data/dialects/NAME.json``, which ``tests/test_dialects.py`` parses
+whole and cut at every place. Its rows: ``{"output": …, "text": …, "reasoning": …, "calls": [["name", {arguments}]]}``,
+where missing fields are empty; further fields are ``name``, ``prompt`` (end of the prompt), ``tools`` (names, or tools;
+default: ``f``, ``g`` with any arguments, and whatever the expected calls name) and ``tool_choice``.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta
+from ggfw.chat.call_grammar import Control, calls, no_control
+from ggfw.chat.deltas import Delta, TextDelta
+from ggfw.chat.format import Format
+from ggfw.chat.splitter import Splitter
+from ggfw.chat.tools import Tools
+from ggfw.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from ggfw.constraints import Grammar
 
 
 class Parser(Protocol):
     """Takes the answer of one request piece by piece.
 
     Whatever the pieces' borders, the joined deltas are the same; only what could still become a marker is held back.
+    Two attributes are optional: ``in_reasoning``, whether a reasoning block is open, and ``done``, whether the answer
+    is over although the model would go on.
     """
 
     def push(self, text: str) -> list[Delta]:
@@ -44,13 +83,15 @@ class Reasoning:
 
 
 class Dialect:
-    """Base class and generic dialect.
+    """Base class of dialects, and how they behave unless they say otherwise; see the module.
 
     Attributes:
+        format: how answers are marked.
         special_tokens: whether the parser needs the text of control tokens (which is dropped otherwise).
         stops: stop strings this family needs besides its end tokens.
     """
 
+    format: Format = Format()
     special_tokens: bool = False
     stops: tuple[str, ...] = ()
 
@@ -58,20 +99,72 @@ class Dialect:
         """Change the variables of the chat template before it is rendered; gives them as they are here."""
         return arguments
 
-    def parser(self, prompt: str) -> Parser:
-        """A parser for one answer to the rendered ``prompt`` (whose end may already have opened a block)."""
-        return ThinkParser(opened_by(prompt))
+    def tool_prompt(self, tools: Tools) -> str:
+        """Text for the system message of a model whose template has no place for tools."""
+        return tool_prompt(tools)
+
+    def parser(self, prompt: str, tools: Tools | None = None, *, assured: bool = False) -> Parser:
+        """A parser for one answer.
+
+        Args:
+            prompt: the rendered prompt, or its end, which may already have opened a block.
+            tools: what may be called; None or empty: nothing is taken for a call.
+            assured: a grammar assures that calls parse, so that they can be streamed from the name on.
+        """
+        return Splitter(self.format, tools, prompt, assured)
+
+    def call_grammar(
+        self, tools: Tools, *, required: bool, parallel: bool, strict: bool, control: Control = no_control
+    ) -> Grammar:
+        """The grammar for an answer with calls; it begins behind the reasoning (:meth:`reasoning`).
+
+        Args:
+            tools: what may be called, at least one.
+            required: the answer is one call or several; else it may also be text, before the calls or alone.
+            parallel: several calls are allowed.
+            strict: arguments must satisfy the tools' schemas even where a tool does not say ``strict``.
+            control: finds the control token that a mark is in this vocabulary.
+
+        Raises:
+            InvalidRequest: a schema cannot be used, or this family writes no calls.
+        """
+        if not self.format.calls:
+            raise InvalidRequest("this model's dialect has no form for tool calls", "tools")
+        form = self.format.calls[0]
+        return calls(form, tools, required=required, parallel=parallel, strict=strict, control=control)
 
     def reasoning(self, prompt: str) -> Reasoning | None:
         """The block that may stand in front of the answer to the rendered ``prompt``; None: there is none.
 
         A constraint on the answer begins behind it.
         """
-        if opened_by(prompt):
-            return Reasoning(CLOSE, inside=True)
-        if prompt.rstrip().endswith(CLOSE):  # the template has switched reasoning off by an empty block
-            return None
-        return Reasoning(CLOSE, inside=False, open=OPEN)
+        bare = prompt.rstrip()
+        for opening, closing in self.format.reasoning:
+            if bare.endswith(opening):
+                return Reasoning(closing, inside=True)
+            if bare.endswith(closing):  # the template has switched reasoning off by an empty block
+                return None
+        for opening, closing in self.format.reasoning:
+            return Reasoning(closing, inside=False, open=opening)
+        return None
+
+
+def marks(metadata: Mapping[str, Any], *texts: str, score: int = 50) -> int:
+    """``score`` if all ``texts`` stand in the file's chat template, else 0."""
+    template = metadata.get("tokenizer.chat_template")
+    return score if isinstance(template, str) and all(text in template for text in texts) else 0
+
+
+def tool_prompt(tools: Tools) -> str:
+    """The generic way to tell a model about tools: their definitions, and the form of a call that most models know."""
+    lines = "\n".join(json.dumps(tool.definition(), ensure_ascii=False) for tool in tools.callable)
+    return (
+        "You can call functions. These are their definitions, one JSON object a line:\n"
+        f"<tools>\n{lines}\n</tools>\n"
+        "To call a function, write its name and its arguments as a JSON object between these tags, and nothing behind "
+        'it:\n<tool_call>\n{"name": "the name", "arguments": {"argument": "value"}}\n</tool_call>\n'
+        "The result comes in the next message. Call a function only if it helps; else answer yourself."
+    )
 
 
 class PlainParser:
@@ -84,96 +177,3 @@ class PlainParser:
     def finish(self) -> list[Delta]:
         """Nothing was held back."""
         return []
-
-
-OPEN, CLOSE = "<think>", "</think>"
-
-
-def opened_by(prompt: str) -> bool:
-    """Whether ``prompt`` ends inside a reasoning block: its last tag is an opening one, with only space behind it."""
-    return prompt.rstrip().endswith(OPEN)
-
-
-class ThinkParser:
-    """Splits ``<think>…</think>`` at the beginning of the answer from the text behind it.
-
-    White space around the reasoning and before the text is dropped, as models write it for layout only. An answer that
-    ends inside the block is all reasoning. Tags further back in the text are left alone: the model talks about them.
-
-    Args:
-        inside: the prompt has opened the block already.
-    """
-
-    def __init__(self, inside: bool = False) -> None:
-        self._state = "reasoning" if inside else "lead"
-        self._held = ""  # what could still become a tag, or white space at an end
-        self._begun = False  # whether the block has shown anything
-        self._had_block = inside
-
-    def push(self, text: str) -> list[Delta]:
-        """Take the next piece."""
-        if self._state == "text":
-            return [TextDelta(text)] if text else []
-        self._held += text
-        out: list[Delta] = []
-        while self._state != "text":
-            step = self._lead if self._state == "lead" else self._reasoning
-            if not step(out):
-                return out
-        if self._held:
-            out.append(TextDelta(self._held))
-            self._held = ""
-        return out
-
-    def finish(self) -> list[Delta]:
-        """Give out what was held back."""
-        held, self._held = self._held, ""
-        if self._state == "reasoning":
-            held = held.rstrip()
-            if not self._begun:
-                held = held.lstrip()
-            return [ReasoningDelta(held)] if held else []
-        # Only white space (or the beginning of a tag) came: of an answer without a block it is the answer.
-        if self._had_block:
-            held = held.lstrip()
-        return [TextDelta(held)] if held else []
-
-    def _lead(self, out: list[Delta]) -> bool:
-        """Before any text: white space, then perhaps a tag. False = more is needed."""
-        body = self._held.lstrip()
-        if body.startswith(OPEN):
-            self._held, self._state, self._begun, self._had_block = (
-                body[len(OPEN) :],
-                "reasoning",
-                False,
-                True,
-            )
-            return True
-        if OPEN.startswith(body):
-            return False
-        if self._had_block:
-            self._held = body
-        self._state = "text"
-        return True
-
-    def _reasoning(self, out: list[Delta]) -> bool:
-        """Inside the block. False = more is needed."""
-        if not self._begun:
-            self._held = self._held.lstrip()
-        end = self._held.find(CLOSE)
-        if end >= 0:
-            shown, self._held = self._held[:end].rstrip(), self._held[end + len(CLOSE) :]
-            self._state = "lead"
-        else:
-            # Hold back the beginning of a tag, and the white space before it (or at the end).
-            cut = len(self._held)
-            for n in range(min(len(CLOSE) - 1, cut), 0, -1):
-                if self._held.endswith(CLOSE[:n]):
-                    cut -= n
-                    break
-            cut = len(self._held[:cut].rstrip())
-            shown, self._held = self._held[:cut], self._held[cut:]
-        if shown:
-            out.append(ReasoningDelta(shown))
-            self._begun = True
-        return end >= 0

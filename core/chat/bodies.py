@@ -1,0 +1,489 @@
+"""How calls are written between their markers: the forms that several families share.
+
+A body is anything with ``parse(reader, sink, tools)`` (a generator, see :mod:`ggfw.chat.reader`) and
+``grammar(lark, tools)``, which writes the same form as a grammar (see :mod:`ggfw.chat.call_grammar`).
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ggfw.chat.jsonscan import JsonScanner, scan
+from ggfw.chat.reader import SPACE, Broken, Chars, Reader, Sink
+from ggfw.chat.tools import Tools
+from ggfw.chat.typed import is_text, kinds_of, property_of, typed
+
+if TYPE_CHECKING:
+    from ggfw.chat.call_grammar import Lark
+
+#: Longest name of a function.
+MAX_NAME = 256
+
+
+class Body(Protocol):
+    """The form of the calls in a block."""
+
+    def parse(self, reader: Reader, sink: Sink, tools: Tools) -> Chars[None]:
+        """Read the calls of a block up to, not including, its closing marker.
+
+        Raises:
+            Broken: it is not of this form.
+        """
+
+    def grammar(self, lark: Lark, tools: Tools) -> str:
+        """A Lark expression for one call of one of ``tools.callable``."""
+
+
+def check_name(name: object) -> str:
+    """A function's name.
+
+    Raises:
+        Broken: it cannot be one.
+    """
+    if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME or "\n" in name.strip():
+        raise Broken("name")
+    return name.strip()
+
+
+def arguments_object(reader: Reader, sink: Sink) -> Chars[None]:
+    """Read arguments that are a JSON object, and give them out as they come.
+
+    Raises:
+        Broken: they are something else.
+    """
+    if (yield from reader.peek()) != "{":
+        raise Broken("arguments")
+    scanner = JsonScanner()
+    while not scanner.done:
+        c = yield from reader.read()
+        if not c:
+            raise Broken("end")
+        sink.arguments(scanner.take(c) or "")
+
+
+def arguments_value(reader: Reader, sink: Sink) -> Chars[None]:
+    """Read arguments: an object, the JSON text of one in a string, or null for none.
+
+    Raises:
+        Broken: they are something else.
+    """
+    c = yield from reader.peek()
+    if c == "{":
+        yield from arguments_object(reader, sink)
+    elif c == '"':
+        text = json.loads((yield from scan(reader))).strip() or "{}"
+        try:
+            parsed = json.loads(text, strict=False)
+        except (ValueError, RecursionError):
+            raise Broken("arguments") from None
+        if not isinstance(parsed, dict):
+            raise Broken("arguments")
+        sink.arguments(text)
+    elif c == "n":
+        if (yield from scan(reader)) != "null":
+            raise Broken("arguments")
+        sink.arguments("{}")
+    else:
+        raise Broken("arguments")
+
+
+@dataclass(frozen=True)
+class JsonCall:
+    """``{"name": …, "arguments": {…}}``; also several of them, or a list of them.
+
+    Args:
+        arguments: the key of the arguments, as the model was trained; other common ones are understood too.
+        listed: calls stand in a list.
+        bare: nothing marks the block, so that only the exact form counts: these keys alone, both of them, and the name
+            of a tool that was offered.
+        end: first characters of what may follow although the last brace is missing.
+    """
+
+    arguments: str = "arguments"
+    listed: bool = False
+    bare: bool = False
+    end: str = "<["
+
+    def parse(self, reader: Reader, sink: Sink, tools: Tools) -> Chars[None]:
+        """See :class:`Body`."""
+        yield from reader.space()
+        if (yield from reader.match("[")):
+            while True:
+                yield from reader.space()
+                yield from self._object(reader, sink, tools)
+                yield from reader.space()
+                if (yield from reader.match("]")):
+                    return
+                yield from reader.expect(",")
+        yield from self._object(reader, sink, tools)
+        while not self.bare:  # another one may follow in the same block
+            space = yield from reader.space()
+            if (yield from reader.peek()) != "{":
+                reader.unread(space)
+                return
+            yield from self._object(reader, sink, tools)
+
+    def _object(self, reader: Reader, sink: Sink, tools: Tools) -> Chars[None]:
+        yield from reader.expect("{")
+        call = _Envelope(self, sink, tools)
+        yield from self._members(reader, call)
+        call.close()
+
+    def _members(self, reader: Reader, call: _Envelope) -> Chars[None]:
+        yield from reader.space()
+        if (yield from reader.match("}")):
+            return
+        while True:
+            yield from reader.space()
+            if (yield from reader.peek()) != '"':
+                raise Broken("key")
+            key = json.loads((yield from scan(reader)))
+            yield from reader.space()
+            yield from reader.expect(":")
+            yield from reader.space()
+            if key in ("name", "tool_name") or (key == "function" and (yield from reader.peek()) == '"'):
+                call.named(json.loads((yield from scan(reader))))
+            elif key == "function" and not self.bare:
+                yield from reader.expect("{")
+                yield from self._members(reader, call)
+            elif key in (self.arguments, "arguments", "parameters"):
+                yield from arguments_value(reader, call.arguments())
+            elif self.bare and key not in ("type", "id"):
+                raise Broken(key)
+            else:
+                yield from scan(reader)
+            yield from reader.space()
+            c = yield from reader.read()
+            if c == "}":
+                return
+            if c != ",":
+                # Small models forget the last brace; the call is whole all the same.
+                if call.whole and not self.bare and (not c or c in self.end):
+                    reader.unread(c)
+                    return
+                raise Broken(c)
+
+    def grammar(self, lark: Lark, tools: Tools) -> str:
+        """See :class:`Body`."""
+        ways = [
+            f"{lark.text(chr(123) + chr(34) + 'name' + chr(34) + ': ' + json.dumps(tool.name, ensure_ascii=False))} "
+            f"{lark.text(', ' + json.dumps(self.arguments) + ': ')} {lark.arguments(tool)} {lark.text('}')}"
+            for tool in tools.callable
+        ]
+        return lark.rule(" | ".join(ways))
+
+
+class _Envelope:
+    """One object of :class:`JsonCall`: holds arguments back that come before the name."""
+
+    def __init__(self, form: JsonCall, sink: Sink, tools: Tools) -> None:
+        self._form, self._sink, self._tools = form, sink, tools
+        self._name = ""
+        self._early: list[str] = []
+        self._has_arguments = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether name and arguments are there."""
+        return bool(self._name) and self._has_arguments
+
+    def named(self, name: object) -> None:
+        if self._name:
+            raise Broken("a second name")
+        self._name = check_name(name)
+        if self._form.bare and self._tools.get(self._name) is None:
+            raise Broken(self._name)
+        self._sink.begin(self._name)
+        for piece in self._early:
+            self._sink.arguments(piece)
+
+    def arguments(self) -> Sink:
+        if self._has_arguments:
+            raise Broken("arguments again")
+        self._has_arguments = True
+        return self._sink if self._name else Sink(self._sink.begin, self._early.append, self._sink.end)
+
+    def close(self) -> None:
+        if not self._name or (self._form.bare and not self._has_arguments):
+            raise Broken("name")
+        if not self._has_arguments:
+            self._sink.arguments("{}")
+        self._sink.end()
+
+
+@dataclass(frozen=True)
+class NamedJson:
+    """A name, a separator, and the arguments as a JSON object: ``name[ARGS]{…}``.
+
+    Args:
+        separator: between the name and what follows.
+        prefix: in front of the name; may be missing.
+        before, after: around the object; may be missing, white space does not count.
+        empty: whether the arguments may be missing altogether.
+    """
+
+    separator: str
+    prefix: str = ""
+    before: str = ""
+    after: str = ""
+    empty: bool = False
+
+    def parse(self, reader: Reader, sink: Sink, tools: Tools) -> Chars[None]:
+        """See :class:`Body`."""
+        yield from reader.space()
+        if self.prefix:
+            yield from reader.match(self.prefix)
+        name, _ = yield from reader.until(self.separator, limit=MAX_NAME)
+        sink.begin(check_name(name))
+        yield from _object_within(reader, sink, self.before, self.after, self.empty)
+        sink.end()
+
+    def grammar(self, lark: Lark, tools: Tools) -> str:
+        """See :class:`Body`."""
+        ways = [
+            f"{lark.text(self.prefix + tool.name)} {lark.mark(self.separator)} "
+            f"{lark.text(self.before)} {lark.arguments(tool)} {lark.text(self.after)}"
+            for tool in tools.callable
+        ]
+        return lark.rule(" | ".join(ways))
+
+
+def _object_within(reader: Reader, sink: Sink, before: str, after: str, empty: bool) -> Chars[None]:
+    """An object between two texts that may be missing."""
+    yield from reader.space()
+    if before.strip() and (yield from reader.match(before.strip())):
+        yield from reader.space()
+    if empty and (yield from reader.peek()) != "{":
+        sink.arguments("{}")
+    else:
+        yield from arguments_object(reader, sink)
+    space = yield from reader.space()
+    if not (after.strip() and (yield from reader.match(after.strip()))):
+        reader.unread(space)
+
+
+@dataclass(frozen=True)
+class XmlCall:
+    """``<function=NAME>`` with ``<parameter=KEY>`` blocks of bare text, typed by the tool's schema.
+
+    A value loses one line break at each end. It ends at a ``</parameter>`` behind which the function goes on or ends:
+    another one is part of the value.
+    """
+
+    def parse(self, reader: Reader, sink: Sink, tools: Tools) -> Chars[None]:
+        """See :class:`Body`."""
+        yield from reader.space()
+        yield from reader.expect("<function=")
+        name, _ = yield from reader.until(">", limit=MAX_NAME)
+        name = check_name(name)
+        tool = tools.get(name)
+        parameters = tool.parameters if tool else {}
+        sink.begin(name)
+        seen: set[str] = set()
+        while True:
+            yield from reader.space()
+            if (yield from reader.match("</function>")):
+                break
+            yield from reader.expect("<parameter=")
+            key, _ = yield from reader.until(">", limit=MAX_NAME)
+            key = check_name(key)
+            if key in seen:
+                raise Broken(key)
+            sink.arguments(("," if seen else "{") + json.dumps(key, ensure_ascii=False) + ":")
+            seen.add(key)
+            yield from _xml_value(reader, sink, kinds_of(property_of(parameters, key), parameters))
+        sink.arguments("}" if seen else "{}")
+        sink.end()
+
+    def grammar(self, lark: Lark, tools: Tools) -> str:
+        """See :class:`Body`."""
+        return lark.rule(" | ".join(self._function(lark, tool) for tool in tools.callable))
+
+    def _function(self, lark: Lark, tool: object) -> str:
+        from ggfw.chat.tools import Tool
+
+        assert isinstance(tool, Tool)
+        parameters = tool.parameters
+        properties = parameters.get("properties")
+        properties = properties if isinstance(properties, dict) else {}
+        required = parameters.get("required")
+        required = [k for k in required if isinstance(k, str)] if isinstance(required, list | tuple) else []
+        parts = [lark.text(f"<function={tool.name}>\n")]
+        for key in [*properties, *(k for k in required if k not in properties)]:
+            schema = properties.get(key)
+            kinds = kinds_of(schema, parameters)
+            if is_text(kinds):
+                value = lark.text_value(schema, "\n</parameter>")
+            else:
+                value = lark.value(tool, schema) + " " + lark.text("\n</parameter>")
+            part = f"{lark.text(f'<parameter={key}>' + chr(10))} {value} {lark.text(chr(10))}"
+            parts.append(part if key in required else f"({part})?")
+        return " ".join([*parts, lark.text("</function>")])
+
+
+def _xml_value(reader: Reader, sink: Sink, kinds: frozenset[str]) -> Chars[None]:
+    """The text of a parameter and its closing tag; text is given out as it comes."""
+    yield from reader.match("\n")
+    live = is_text(kinds)
+    held: list[str] = []
+    if live:
+        sink.arguments('"')
+    write = (lambda text: sink.arguments(json.dumps(text, ensure_ascii=False)[1:-1])) if live else held.append
+    while True:
+        c = yield from reader.read()
+        if not c:
+            raise Broken("end")
+        if c not in "\n<":
+            write(c)
+            continue
+        reader.unread(c)
+        got = "\n" if (yield from reader.match("\n")) else ""
+        if (yield from reader.match("</parameter>")):
+            if (yield from _goes_on(reader)):
+                break
+            got += "</parameter>"
+        elif (yield from _cut_short(reader)):
+            break
+        if not got:
+            got = yield from reader.read()
+        write(got)
+    sink.arguments('"' if live else typed("".join(held), kinds))
+
+
+def _goes_on(reader: Reader) -> Chars[bool]:
+    """Whether another parameter or the end of the function comes; reads nothing."""
+    space = yield from reader.space()
+    found = False
+    for text in ("<parameter=", "</function>"):
+        if (yield from reader.match(text)):
+            reader.unread(text)
+            found = True
+            break
+    found = found or not (yield from reader.peek())
+    reader.unread(space)
+    return found
+
+
+def _cut_short(reader: Reader) -> Chars[bool]:
+    """Whether function and call end here although the parameter does not; reads nothing."""
+    if not (yield from reader.match("</function>")):
+        return False
+    space = yield from reader.space()
+    found = yield from reader.match("</tool_call>")
+    reader.unread("</function>" + space + ("</tool_call>" if found else ""))
+    return found
+
+
+@dataclass(frozen=True)
+class Pythonic:
+    """``[f(a=1, b="x"), g()]``: Python calls with keyword arguments and literals."""
+
+    bare: bool = False
+
+    def parse(self, reader: Reader, sink: Sink, tools: Tools) -> Chars[None]:
+        """See :class:`Body`."""
+        yield from reader.space()
+        text = yield from _brackets(reader)
+        for name, arguments in python_calls(text):
+            if self.bare and tools.get(name) is None:
+                raise Broken(name)
+            sink.call(name, arguments)
+
+    def grammar(self, lark: Lark, tools: Tools) -> str:
+        """See :class:`Body`."""
+        raise NotImplementedError
+
+
+def _brackets(reader: Reader) -> Chars[str]:
+    """A Python list, to its closing bracket."""
+    text, depth, quote = "", 0, ""
+    while True:
+        c = yield from reader.read()
+        if not c or (not text and c != "["):
+            raise Broken("[")
+        text += c
+        if quote:
+            if c == "\\":
+                text += yield from reader.read()
+            elif c == quote:
+                quote = ""
+        elif c in "\"'":
+            quote = c
+        elif c in "([{":
+            depth += 1
+            if depth > 64:
+                raise Broken("depth")
+        elif c in ")]}":
+            depth -= 1
+            if not depth:
+                return text
+
+
+def python_calls(text: str) -> list[tuple[str, str]]:
+    """(name, arguments as JSON text) of the calls in a Python list of calls.
+
+    Raises:
+        Broken: it is something else.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise Broken("python") from None
+    if not isinstance(tree, ast.List) or not tree.elts:
+        raise Broken("list")
+    return [_python_call(node) for node in tree.elts]
+
+
+def _python_call(node: ast.expr) -> tuple[str, str]:
+    if not isinstance(node, ast.Call) or node.args:
+        raise Broken("call")
+    arguments = {}
+    for keyword in node.keywords:
+        if keyword.arg is None or keyword.arg in arguments:
+            raise Broken("arguments")
+        arguments[keyword.arg] = _literal(keyword.value)
+    try:
+        return check_name(ast.unparse(node.func)), json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError, RecursionError):
+        raise Broken("arguments") from None
+
+
+def _literal(node: ast.expr) -> object:
+    """A Python literal; JSON's words for true, false and null are understood too."""
+    if isinstance(node, ast.Name) and node.id in ("true", "false", "null"):
+        return {"true": True, "false": False, "null": None}[node.id]
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_literal(one) for one in node.elts]
+    if isinstance(node, ast.Dict):
+        if not all(isinstance(k, ast.Constant) and isinstance(k.value, str) for k in node.keys):
+            raise Broken("key")
+        pairs = zip(node.keys, node.values, strict=True)
+        return {k.value: _literal(v) for k, v in pairs if isinstance(k, ast.Constant)}
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        raise Broken("literal") from None
+
+
+def names(tools: Tools) -> Sequence[str]:
+    """Names of the tools that may be called."""
+    return [tool.name for tool in tools.callable]
+
+
+__all__ = [
+    "SPACE",
+    "Body",
+    "JsonCall",
+    "NamedJson",
+    "Pythonic",
+    "XmlCall",
+    "arguments_object",
+    "arguments_value",
+    "check_name",
+    "names",
+    "python_calls",
+]

@@ -1,0 +1,167 @@
+"""Grammars that force tool calls in a family's own form: :class:`Format` -> Lark for llguidance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ggfw.chat.format import CallForm
+from ggfw.chat.tools import Tool, Tools
+
+if TYPE_CHECKING:
+    from ggfw.constraints import Grammar
+
+#: text -> id of the control token that it is, or None if it is ordinary text in this vocabulary.
+Control = Callable[[str], "int | None"]
+
+
+def no_control(text: str) -> int | None:
+    """A vocabulary without control tokens."""
+    return None
+
+
+def literal(text: str) -> str:
+    """``text`` as a string of Lark."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+class Lark:
+    """Collects the rules of a grammar.
+
+    Args:
+        control: finds control tokens; grammars reach them by id only.
+        strict: every tool's arguments must satisfy its schema, with an error for what grammars cannot express; else
+            that holds for tools that say so themselves, and what cannot be expressed is left open.
+        param: request parameter for messages.
+    """
+
+    def __init__(self, control: Control = no_control, strict: bool = False, param: str = "tools") -> None:
+        self._control, self._strict = control, strict
+        self._rules: list[str] = []
+        self._names: dict[str, str] = {}
+
+    def rule(self, expression: str, attributes: str = "") -> str:
+        """The name of a rule with this right side."""
+        key = f"{attributes}: {expression}"
+        if key not in self._names:
+            self._names[key] = name = f"r{len(self._names)}"
+            self._rules.append(f"{name}{key}")
+        return self._names[key]
+
+    def terminal(self, expression: str) -> str:
+        """The name of a terminal (one lexeme) with this right side."""
+        if expression not in self._names:
+            self._names[expression] = name = f"T{len(self._names)}"
+            self._rules.append(f"{name}: {expression}")
+        return self._names[expression]
+
+    def text(self, text: str) -> str:
+        """Exactly ``text``; nothing for the empty one."""
+        return literal(text) if text else ""
+
+    def mark(self, text: str) -> str:
+        """A mark: the control token, where it is one in this vocabulary, else its text."""
+        token = self._control(text) if text else None
+        return self.text(text) if token is None else f"<[{token}]>"
+
+    def is_control(self, text: str) -> bool:
+        """Whether ``text`` is one control token."""
+        return bool(text) and self._control(text) is not None
+
+    def json(self, schema: Mapping[str, Any], *, strict: bool) -> str:
+        """JSON that satisfies ``schema``; if not ``strict``, keywords that cannot be expressed are ignored."""
+        from ggfw.constraints.compiler import JSON_OPTIONS
+
+        options = JSON_OPTIONS if strict else {**JSON_OPTIONS, "lenient": True}
+        return self.rule("%json " + json.dumps({**schema, "x-guidance": options}, ensure_ascii=False))
+
+    def arguments(self, tool: Tool) -> str:
+        """The arguments of ``tool`` as a JSON object."""
+        return self.json(_object(tool.parameters), strict=self._strict or tool.strict)
+
+    def value(self, tool: Tool, schema: Any) -> str:
+        """One argument of ``tool`` as JSON; ``schema`` may refer to the definitions of the tool."""
+        own = dict(schema) if isinstance(schema, Mapping) else {}
+        for key in ("$defs", "definitions"):
+            if key in tool.parameters:
+                own.setdefault(key, tool.parameters[key])
+        return self.json(own, strict=self._strict or tool.strict)
+
+    def text_value(self, schema: Any, end: str) -> str:
+        """Bare text up to and with ``end``, which it does not hold; one of the schema's values, where it lists them."""
+        values = schema.get("enum") if isinstance(schema, Mapping) else None
+        if isinstance(values, list | tuple) and values and all(isinstance(v, str) for v in values):
+            return f"({' | '.join(literal(v) for v in values)}) {self.text(end)}"
+        return self.until(end)
+
+    def until(self, end: str) -> str:
+        """Any text up to and with the first ``end``."""
+        if self.is_control(end):
+            return f"{self.terminal('/(?s:.+)/')}? {self.mark(end)}"
+        return self.rule("/(?s:.*)/", f"[suffix={literal(end)}]")
+
+    def without(self, mark: str) -> str:
+        """Any text in which ``mark`` does not stand."""
+        if not mark or self.is_control(mark):
+            return self.terminal("/(?s:.+)/") + "?"
+        inside = "".join(c if c.isalnum() else f"\\x{{{ord(c):X}}}" for c in mark)
+        return self.terminal(f"/(?s:.+)/ & ~/(?s:.*){inside}(?s:.*)/") + "?"
+
+    def source(self, start: str) -> str:
+        """The whole grammar."""
+        return "\n".join([f"start: {start}", *self._rules]) + "\n"
+
+
+def _object(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema of arguments: it is an object even where it does not say so."""
+    schema = dict(parameters)
+    if not any(key in schema for key in ("type", "$ref", "anyOf", "oneOf", "allOf")):
+        schema = {"type": "object", **schema}
+    if "properties" not in schema and schema.get("type") == "object":
+        schema.setdefault("properties", {})
+    return schema
+
+
+def calls(
+    form: CallForm,
+    tools: Tools,
+    *,
+    required: bool,
+    parallel: bool,
+    strict: bool,
+    control: Control = no_control,
+) -> Grammar:
+    """The grammar of an answer that holds calls in ``form``.
+
+    Args:
+        form: how calls are written.
+        tools: what may be called.
+        required: the answer is calls and nothing else; otherwise text may stand in front of them, or alone.
+        parallel: several calls may follow each other.
+        strict: see :class:`Lark`.
+        control: see :class:`Lark`.
+
+    Raises:
+        InvalidRequest: a schema is malformed.
+    """
+    from ggfw.constraints import Grammar
+
+    lark = Lark(control, strict)
+    body = form.body.grammar(lark, tools)
+    close = form.close[0] if form.close else ""
+    inside = " ".join(
+        part for part in (lark.text(form.gap[0]), body, lark.text(form.gap[1]), lark.mark(close)) if part
+    )
+    block = lark.rule(f"{lark.mark(form.open)} {inside}")
+    more = f" ({lark.text(form.between)} {block})*" if parallel else ""
+    first, last = (lark.mark(mark) for mark in form.group)
+    blocks = f"{first} {block}{more} {last}"
+    if required:
+        return Grammar.lark(lark.source(blocks), "tools")
+    opening = form.group[0] or form.open
+    if not opening:  # nothing tells a call from text before it has come: the answer is one or the other
+        return Grammar.lark(lark.source(f"{blocks} | {lark.terminal('/[^{](?s:.*)/')}"), "tools")
+    behind = f"{block}{more} {last}" if form.group[0] else f"{inside}{more} {last}"
+    start = f"{lark.without(opening)} | {lark.until(opening)} {behind}"
+    return Grammar.lark(lark.source(start), "tools")

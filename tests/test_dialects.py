@@ -1,0 +1,144 @@
+"""Every dialect takes answers apart the same way, however they are cut into pieces.
+
+The tables are ``tests/data/dialects/NAME.json``; :mod:`ggfw.chat.dialect` says what is in their rows.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
+from ggfw.chat.dialect import Dialect
+from ggfw.chat.tools import Tools
+from ggfw.descriptors import resolve
+from ggfw.registry import default_registry
+
+TABLES = Path(__file__).parent / "data" / "dialects"
+NAMES = sorted(default_registry().chat_dialects)
+#: (text, reasoning, calls as (name, arguments' text))
+Parsed = tuple[str, str, list[tuple[str, str]]]
+
+
+@cache
+def table(name: str) -> list[dict[str, Any]]:
+    path = TABLES / f"{name}.json"
+    return json.loads(path.read_text("utf-8")) if path.is_file() else []
+
+
+def dialect(name: str) -> Dialect:
+    return resolve(default_registry().chat_dialects[name].load)()
+
+
+def tools_of(row: dict[str, Any]) -> Tools:
+    given = row.get("tools", ["f", "g", *dict.fromkeys(name for name, _ in row.get("calls", ()))])
+    tools = [
+        {"type": "function", "function": {"name": t} if isinstance(t, str) else t} for t in unique(given)
+    ]
+    return Tools.of(tools, row.get("tool_choice"), row.get("parallel_tool_calls"))
+
+
+def unique(given: list[Any]) -> list[Any]:
+    """Without the names that stand twice."""
+    return [t for n, t in enumerate(given) if t not in given[:n]]
+
+
+def parse(name: str, row: dict[str, Any], pieces: list[str]) -> Parsed:
+    parser = dialect(name).parser(row.get("prompt", ""), tools_of(row))
+    deltas: list[Delta] = [d for p in pieces for d in parser.push(p)] + parser.finish()
+    check_order(deltas)
+    check_spans(deltas, row["output"])
+    calls: dict[int, tuple[str, str]] = {}
+    for delta in deltas:
+        if isinstance(delta, ToolCallDelta):
+            known, text = calls.get(delta.index, ("", ""))
+            calls[delta.index] = (known or delta.name, text + delta.arguments)
+    return (
+        "".join(d.text for d in deltas if isinstance(d, TextDelta)),
+        "".join(d.text for d in deltas if isinstance(d, ReasoningDelta)),
+        [calls[n] for n in sorted(calls)],
+    )
+
+
+def check_order(deltas: list[Delta]) -> None:
+    """Calls are numbered from 0 and follow each other; id and name come once, first; nothing is empty."""
+    ids: list[str] = []
+    for delta in deltas:
+        if isinstance(delta, ToolCallDelta):
+            if delta.id:
+                assert delta.index == len(ids) and delta.name and not delta.arguments
+                assert len(delta.id) == 9 and delta.id.isalnum()
+                ids.append(delta.id)
+            else:
+                assert delta.index == len(ids) - 1 and not delta.name and delta.arguments
+        else:
+            assert delta.text
+    assert len(set(ids)) == len(ids)
+
+
+def check_spans(deltas: list[Delta], output: str) -> None:
+    """Text and reasoning say where they stand in the answer, one behind the other."""
+    at = 0
+    for delta in deltas:
+        if isinstance(delta, TextDelta | ReasoningDelta) and delta.span is not None:
+            begin, end = delta.span
+            assert at <= begin <= end <= len(output)
+            if begin < end:
+                assert output[begin:end] == delta.text
+            at = end
+
+
+def expected(row: dict[str, Any]) -> tuple[str, str, list[tuple[str, Any]]]:
+    return row.get("text", ""), row.get("reasoning", ""), [(n, a) for n, a in row.get("calls", ())]
+
+
+def read(parsed: Parsed) -> tuple[str, str, list[tuple[str, Any]]]:
+    """With the arguments read; those that are no JSON stay text."""
+    text, reasoning, calls = parsed
+    out = []
+    for name, arguments in calls:
+        try:
+            out.append((name, json.loads(arguments)))
+        except ValueError:
+            out.append((name, arguments))
+    return text, reasoning, out
+
+
+ROWS = [(name, n) for name in NAMES for n in range(len(table(name)))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_dialect_has_a_table(name: str) -> None:
+    assert len(table(name)) >= 20
+
+
+@pytest.mark.parametrize(("name", "n"), ROWS)
+def test_whole(name: str, n: int) -> None:
+    row = table(name)[n]
+    assert read(parse(name, row, [row["output"]])) == expected(row)
+
+
+@pytest.mark.parametrize(("name", "n"), ROWS)
+def test_cut_anywhere(name: str, n: int) -> None:
+    row = table(name)[n]
+    output = row["output"]
+    whole = parse(name, row, [output])
+    assert parse(name, row, list(output)) == whole
+    for cut in range(1, len(output)):
+        assert parse(name, row, [output[:cut], output[cut:]]) == whole, f"cut at {cut}"
+    rng = random.Random(n)
+    for _ in range(20):
+        a, b = sorted((rng.randrange(len(output) + 1), rng.randrange(len(output) + 1)))
+        assert parse(name, row, [output[:a], output[a:b], output[b:]]) == whole, f"cut at {a} and {b}"
+
+
+@pytest.mark.parametrize(("name", "n"), ROWS)
+def test_without_tools_nothing_is_a_call(name: str, n: int) -> None:
+    row = table(name)[n]
+    for choice in ({"tools": []}, {"tool_choice": "none"}):
+        assert not parse(name, row | choice, [row["output"]])[2]
