@@ -15,6 +15,7 @@ from ggfw.chat.deltas import Delta
 from ggfw.errors import GgfwError
 from ggfw.handle import Handle
 from ggfw.library import Model
+from ggfw.request import Request as EngineRequest
 from ggfw.result import Result
 from ggfw.server.errors import NotReady
 from ggfw.server.generation import Generation, requests_of
@@ -47,14 +48,23 @@ class Answers:
 
     Attributes:
         model, id: which model answers, and what it is called here.
+        requests: the engine's, one per choice.
         load_ms: what loading it took for this request.
     """
 
-    def __init__(self, request: Request, lease: Lease, handles: Sequence[Handle], streaming: bool) -> None:
+    def __init__(
+        self,
+        request: Request,
+        lease: Lease,
+        made: Sequence[EngineRequest],
+        handles: Sequence[Handle],
+        streaming: bool,
+    ) -> None:
         self.lease = lease
         self.model: Model = lease.model
         self.id = lease.id
         self.load_ms = lease.load_ms
+        self.requests = made
         self.handles = handles
         self._request, self._streaming = request, streaming
         self._state: State = served(request)
@@ -165,11 +175,20 @@ async def _result(handle: Handle) -> Result:
     return await handle
 
 
+def _requests(
+    model: Model, state: State, wanted: Generation | Sequence[Generation], id: str
+) -> list[EngineRequest]:
+    if isinstance(wanted, Generation):
+        return requests_of(model, state, wanted, id)
+    parts = [requests_of(model, state, one, f"{id}-{n}" if n else id) for n, one in enumerate(wanted)]
+    return [request for part in parts for request in part]
+
+
 @contextlib.asynccontextmanager
 async def answering(
     request: Request,
     name: str | None,
-    wanted: Generation,
+    wanted: Generation | Sequence[Generation],
     *,
     id: str,
     streaming: bool = False,
@@ -181,6 +200,7 @@ async def answering(
     What is still under way at the end is canceled: a client that has gone cancels the handler, and with it this.
 
     Args:
+        wanted: one, or several; their choices are numbered through.
         id: of the answer, for client and log.
         keep_alive: see :meth:`ggfw.server.pool.Pool.lease`.
         lease: of the model, where the caller has one already.
@@ -195,9 +215,9 @@ async def answering(
         if lease is None:
             lease = await stack.enter_async_context(state.pool.lease(name, keep_alive=keep_alive))
         # Rendering and encoding a long conversation takes a while: not in the event loop.
-        made = await asyncio.to_thread(requests_of, lease.model, state, wanted, id)
+        made = await asyncio.to_thread(_requests, lease.model, state, wanted, id)
         handles: list[Handle] = []
-        answers = Answers(request, lease, handles, streaming)
+        answers = Answers(request, lease, made, handles, streaming)
         try:
             for one in made:
                 handles.append(lease.model.submit(one))

@@ -50,7 +50,7 @@ def create_app(
         max_queue: requests that may wait; None = what the model was made with.
         id: what ``/v1/models`` calls the model; default: the file's stem.
         api_keys: one key or several; requests must carry one of them. None: everybody may ask.
-        cors: origins whose pages may ask, ``"*"`` for all; None: pages from this machine, or, where there are keys, all.
+        cors: origins whose pages may ask, ``"*"`` for all; None: pages from this machine, or all if there are keys.
         skills: what conversations may load; see :meth:`ggfw.Model.chat`.
         log: a structlog-like logger or a callable (event, fields): one line per inference; None = silence.
         log_prompts: write prompts and answers into these lines too.

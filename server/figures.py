@@ -9,13 +9,18 @@ from ggfw.result import Result, Usage
 from ggfw.server.answers import Progress
 
 
-def summed(results: Sequence[Result]) -> Usage:
-    """The usage of several choices: their common prompt counts once, what was drawn is added up."""
-    first = results[0].usage
+def summed(results: Sequence[Result], n: int | None = None) -> Usage:
+    """The usage of several choices: a prompt they have in common counts once, what was drawn is added up.
+
+    Args:
+        results: in the order of the choices.
+        n: choices per prompt; None: all have the same.
+    """
+    prompts = [r.usage for r in results[:: n or len(results)]]
     return Usage(
-        prompt_tokens=first.prompt_tokens,
+        prompt_tokens=sum(u.prompt_tokens for u in prompts),
         completion_tokens=sum(r.usage.completion_tokens for r in results),
-        cached_tokens=first.cached_tokens,
+        cached_tokens=sum(u.cached_tokens for u in prompts),
         reasoning_tokens=sum(r.usage.reasoning_tokens for r in results),
     )
 

@@ -32,7 +32,7 @@ def install(app: Sanic, *, keys: Keys = None, origins: Origins = None) -> None:
 
     Args:
         keys: one or several; None: no key is needed.
-        origins: origins whose pages may ask, ``"*"`` for all; None: pages from this machine, or all where there are keys
+        origins: origins whose pages may ask, ``"*"`` for all; None: pages from this machine, or all if there are keys
             (a page without a key gets nothing, and keys are not sent by browsers on their own).
     """
     known = _keys(keys)

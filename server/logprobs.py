@@ -34,3 +34,31 @@ def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
         "logprob": max(logprob, LOWEST),
         "bytes": list(piece),  # a token may be a part of a character
     }
+
+
+def legacy_logprobs(
+    tokenizer: Tokenizer, entries: Iterable[TokenLogprob], n_top: int, offset: int = 0
+) -> dict[str, Any]:
+    """The ``logprobs`` object of a completion: parallel lists.
+
+    Args:
+        entries: of the answer or of one piece of it.
+        n_top: alternatives per token.
+        offset: characters in front of it.
+    """
+    out: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    text = bytearray()
+    for entry in entries:
+        if entry.part != "text":
+            continue
+        out["tokens"].append(_text(tokenizer, entry.id))
+        out["token_logprobs"].append(max(entry.logprob, LOWEST))
+        top = {_text(tokenizer, o.id): max(o.logprob, LOWEST) for o in entry.top[:n_top]}
+        out["top_logprobs"].append(top)
+        out["text_offset"].append(offset + len(text.decode("utf-8", "ignore")))
+        text += tokenizer.piece(entry.id)
+    return out
+
+
+def _text(tokenizer: Tokenizer, token: int) -> str:
+    return tokenizer.piece(token).decode("utf-8", "replace")

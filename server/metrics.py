@@ -66,6 +66,10 @@ class Metrics:
         if used.completion_tokens > 1:
             self._gap.labels(model).observe(t.decode * 1e-3 / (used.completion_tokens - 1))
 
+    def embedded(self, model: str, n_tokens: int) -> None:
+        """Count the tokens of an embedding."""
+        self._prompt.labels(model).inc(n_tokens)
+
     def broken(self, model: str, reason: str) -> None:
         """Count an answer that was canceled or failed."""
         self._errors.labels(reason).inc()

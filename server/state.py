@@ -32,6 +32,7 @@ class State:
         heartbeat: seconds of silence after which a stream shows that it is alive.
         skills: what conversations may load; as :meth:`ggfw.Model.chat` takes it.
         metrics: counters and histograms.
+        embedding: requests that embed now, by model.
         ending: whether the server is being stopped.
         started: Unix time.
     """
@@ -43,6 +44,7 @@ class State:
     heartbeat: float = HEARTBEAT
     skills: Any = None
     metrics: Metrics = field(default_factory=Metrics)
+    embedding: dict[int, int] = field(default_factory=dict)
     ending: bool = False
     started: float = field(default_factory=time.time)
 

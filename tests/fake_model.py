@@ -53,6 +53,10 @@ class FakeTokenizer:
         self.eog_ids = {self.specials[t] for t in EOG}
         self.suppressed_ids: tuple[int, ...] = ()
 
+    def role(self, name: str) -> int | None:
+        named = {"bos": "<s>", "eos": "</s>", "fim_pre": "<PRE>", "fim_suf": "<SUF>", "fim_mid": "<MID>"}
+        return self.find(named.get(name, name))
+
     def id_of(self, text: str) -> int:
         return 256 + self.tokens.index(text)
 

@@ -16,56 +16,8 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from fake_model import FakeModel, wait_until
-from live_server import LiveServer
-
-from ggfw.library import Model
-from ggfw.server import create_app
-
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-HI = [{"role": "user", "content": "hi"}]
-
-
-class Served:
-    """A fake model behind HTTP, and a client."""
-
-    def __init__(self, **model: Any) -> None:
-        options = model.pop("app", {})
-        self.fake = FakeModel(**{"template": CHATML, **model})
-        self.model = Model(self.fake)  # type: ignore[arg-type]
-        self.lines: list[tuple[str, dict[str, Any]]] = []
-        app = create_app(self.model, log=lambda e, f: self.lines.append((e, f)), **options)
-        self.live = LiveServer(app)
-
-    def __enter__(self) -> Served:
-        self.live.__enter__()
-        self.http = httpx.Client(base_url=self.live.url, timeout=20)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.http.close()
-        self.model.close()
-        self.live.__exit__()
-
-    def post(self, **body: Any) -> httpx.Response:
-        return self.http.post("/v1/chat/completions", json={"messages": HI, "temperature": 0, **body})
-
-    def frames(self, **body: Any) -> list[Any]:
-        """The JSON of all frames; checks the framing on the way."""
-        response = self.post(stream=True, **body)
-        assert response.status_code == 200, response.text
-        assert response.headers["content-type"].startswith("text/event-stream")
-        assert response.text.endswith("\n\n")
-        parts = response.text.split("\n\n")[:-1]
-        assert all(p.startswith("data: ") and "\n" not in p for p in parts)
-        assert parts[-1] == "data: [DONE]" and parts.count("data: [DONE]") == 1
-        return [json.loads(p[6:]) for p in parts[:-1]]
-
-    def idle(self) -> None:
-        wait_until(lambda: not self.model.engine.scheduler and self.fake.cache.n_pages_used() == 0, 3)
+from fake_model import wait_until
+from served import HI, Served
 
 
 @pytest.fixture(scope="module")
@@ -307,14 +259,7 @@ def test_a_failure_is_an_error_object_in_both_modes() -> None:
 
 
 def raw_request(served: Served, **body: Any) -> socket.socket:
-    data = json.dumps({"messages": HI, **body}).encode()
-    sock = socket.create_connection(("127.0.0.1", served.live.port))
-    sock.sendall(
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        + f"Content-Length: {len(data)}\r\n\r\n".encode()
-        + data
-    )
-    return sock
+    return served.raw("/v1/chat/completions", {"messages": HI, **body})
 
 
 @pytest.mark.parametrize("phase", ["streaming", "prefill", "queued", "plain"])

@@ -10,7 +10,7 @@ import numpy as np
 import openai
 import pytest
 from fake_model import FakeModel
-from test_server import HI, Served
+from served import HI, Served
 
 from ggfw.chat.deltas import ReasoningDelta, TextDelta
 from ggfw.library import Model

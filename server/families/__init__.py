@@ -1,12 +1,14 @@
-"""The API families, one blueprint each. A family checks a body, translates it into a generation, and the answer back."""
+"""The API families, one blueprint each: a body is checked, becomes a generation, and the answer goes back."""
 
 from __future__ import annotations
 
 from ggfw.server.families.openai_chat import openai_chat
+from ggfw.server.families.openai_completions import openai_completions
+from ggfw.server.families.openai_embeddings import openai_embeddings
 from ggfw.server.families.openai_models import openai_models
 from ggfw.server.families.service import service
 
 __all__ = ["FAMILIES"]
 
 #: In the order in which they are mounted.
-FAMILIES = (service, openai_models, openai_chat)
+FAMILIES = (service, openai_models, openai_chat, openai_completions, openai_embeddings)

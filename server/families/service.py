@@ -33,7 +33,7 @@ async def health(request: Request) -> HTTPResponse:
 
 @endpoint(service, "GET HEAD", "/ready", family="openai", open=True)
 async def ready(request: Request) -> HTTPResponse:
-    """Say whether work is accepted: 503 while the server is being stopped, a model is being loaded or a queue is full."""
+    """Say whether work is accepted: 503 while stopping, loading a model, or with a full queue."""
     state = served(request)
     why = ""
     if state.ending:

@@ -1,0 +1,104 @@
+"""Embeddings for all families: token ids in, vectors and counts out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggfw.errors import InvalidRequest, QueueFull
+from ggfw.evaluate import normalised, pooled, pooling_kind
+from ggfw.library import Model
+from ggfw.server.state import State
+
+#: Inputs one request may have.
+MAX_INPUTS = 2048
+
+Input = str | Sequence[int]
+
+
+@dataclass
+class Embedded:
+    """Vectors of one request.
+
+    Args:
+        vectors: (n,) float32 each.
+        n_tokens: of all inputs together.
+    """
+
+    vectors: list[NDArray[np.float32]]
+    n_tokens: int
+
+
+def inputs_of(given: Any, param: str = "input") -> list[Input]:
+    """The inputs of a request: a text, token ids, or a list of either.
+
+    Raises:
+        InvalidRequest: something else, nothing, or too many.
+    """
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, list) or not given:
+        raise InvalidRequest(f"{param} must be a text, a list of texts, or token ids", param)
+    if all(type(i) is int for i in given):
+        return [given]
+    if len(given) > MAX_INPUTS:
+        raise InvalidRequest(f"{param} has {len(given)} inputs; at most {MAX_INPUTS} are taken", param)
+    for n, one in enumerate(given):
+        ids = isinstance(one, list) and one and all(type(i) is int for i in one)
+        if not (isinstance(one, str) or ids):
+            raise InvalidRequest(f"{param}[{n}] must be a text or token ids", param)
+    return list(given)
+
+
+async def embed(
+    state: State,
+    model: Model,
+    inputs: Sequence[Input],
+    *,
+    dimensions: int | None = None,
+    truncate: bool = False,
+) -> Embedded:
+    """Embed each input; leaving early stops after the one under way.
+
+    Args:
+        dimensions: only the first so many, at length 1 again.
+        truncate: cut inputs that are longer than the context instead of refusing them.
+
+    Raises:
+        InvalidRequest, ContextLengthExceeded: see :func:`ggfw.evaluate.pooled`.
+        QueueFull: too many requests embed already.
+    """
+    n_embd = int(getattr(model.hparams, "n_embd", 0) or 0)
+    if dimensions is not None and not 1 <= dimensions <= (n_embd or dimensions):
+        raise InvalidRequest(f"dimensions must be between 1 and {n_embd}, but is {dimensions}", "dimensions")
+    most = model.engine.scheduler.n_parallel + model.engine.max_queue
+    if state.embedding.get(id(model), 0) >= most:
+        raise QueueFull(f"{most} requests are embedding already; try again later", 1.0)
+    state.embedding[id(model)] = state.embedding.get(id(model), 0) + 1
+    try:
+        lists = await asyncio.to_thread(_encode, model, inputs)
+        if truncate:
+            lists = [ids[: model.n_ctx] for ids in lists]
+        vectors = [await _vector(model, ids, dimensions) for ids in lists]
+    finally:
+        state.embedding[id(model)] -= 1
+    n_tokens = sum(map(len, lists))
+    state.metrics.embedded(model.name, n_tokens)
+    return Embedded(vectors, n_tokens)
+
+
+def _encode(model: Model, inputs: Sequence[Input]) -> list[list[int]]:
+    return [model.tokenizer.encode(one) if isinstance(one, str) else list(one) for one in inputs]
+
+
+async def _vector(model: Model, ids: list[int], dimensions: int | None) -> NDArray[np.float32]:
+    future = model.engine.run(pooled(model.loaded, [ids], together=False))
+    (vector,) = await asyncio.wrap_future(future)
+    if dimensions is not None:
+        vector = vector[:dimensions]
+    return vector if pooling_kind(model.loaded) == "rank" else normalised(vector)
