@@ -12,8 +12,8 @@ class LogprobTrack:
     """Collects the log-probabilities of one answer and hands them out with the text that the tokens became.
 
     Text may come later than its tokens (incomplete characters, a possible stop string or marker) or not at all (markers
-    of reasoning and tool calls, end tokens). Each delta is looked for in the text of the tokens that wait; tokens in
-    front of it became nothing.
+    of reasoning and tool calls, end tokens). A delta says where it stands in the raw answer; one that does not is looked
+    for in the text of the tokens that wait. Tokens in front of it became nothing.
     """
 
     def __init__(self) -> None:
@@ -23,6 +23,7 @@ class LogprobTrack:
             tuple[int | None, int]
         ] = []  # (index of the entry, characters); None: already given
         self._text = ""  # of those that wait
+        self._begin = 0  # its place in the raw answer
 
     def push(self, entry: TokenLogprob, text: str) -> None:
         """Take a drawn token and the text that became complete with it."""
@@ -35,11 +36,9 @@ class LogprobTrack:
         return [self._with_logprobs(d) if isinstance(d, TextDelta | ReasoningDelta) else d for d in deltas]
 
     def _with_logprobs(self, delta: TextDelta | ReasoningDelta) -> Delta:
-        begin = self._text.find(delta.text)
-        if begin < 0:  # the parser changed the text: all that waits went into it
-            begin, end = 0, len(self._text)
-        else:
-            end = begin + len(delta.text)
+        begin, end = self._place(delta)
+        if begin >= end:  # it stands for no token
+            return delta
         part = "text" if isinstance(delta, TextDelta) else "reasoning"
         given: list[TokenLogprob] = []
         left: list[tuple[int | None, int]] = []
@@ -56,4 +55,14 @@ class LogprobTrack:
                 if last > end:
                     left.append((None, last - end))
         self._waiting, self._text = left, self._text[end:]
-        return type(delta)(delta.text, tuple(given))
+        self._begin += end
+        return replace(delta, logprobs=tuple(given))
+
+    def _place(self, delta: TextDelta | ReasoningDelta) -> tuple[int, int]:
+        """Where the delta stands in the text that waits."""
+        if delta.span is not None:
+            return delta.span[0] - self._begin, delta.span[1] - self._begin
+        begin = self._text.find(delta.text)
+        if begin < 0:  # the parser changed the text: all that waits went into it
+            return 0, len(self._text)
+        return begin, begin + len(delta.text)

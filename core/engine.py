@@ -383,7 +383,8 @@ class Engine:
             deltas = work.logprobs.attach(deltas)
         if deltas:
             work.handle._push(deltas)
-        if work.output.matched is not None or (work.masked is not None and work.masked.complete):
+        output = work.output
+        if output.matched is not None or output.ended or (work.masked is not None and work.masked.complete):
             self._end(work, "stop")
         elif len(tokens) >= work.limit:
             self._end(work, "length")
