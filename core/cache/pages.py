@@ -191,30 +191,36 @@ class Sequence:
     def _first_kept(table: list[int]) -> int:
         return next((i for i, page in enumerate(table) if page != GIVEN_BACK), len(table))
 
-    def state_halves(self, n_states: int = 1) -> tuple[int, int]:
+    def state_halves(self, n_drafts: int = 0) -> tuple[int, int]:
         """Return the numbers of the state to read and of the last one to write.
 
         (-1, ...) at the start of the sequence, (-1, -1) where the model has no state.
 
         Args:
-            n_states: that many are written, one behind the other: 1, and one more for each draft.
+            n_drafts: so many states before the last one are written, too, each to the place in front of the next.
         """
         if self.state_slot < 0:
             return -1, -1
-        n_ring = self.cache.n_ring
-        first = n_ring * self.state_slot
-        write = first + (self._state_at + n_states) % n_ring
+        first = self.cache.n_ring * self.state_slot
+        write = first + self._state_behind(n_drafts + 1 if n_drafts else 0)
         return (first + self._state_at if self.n_positions else -1), write
 
-    def advance(self, n_rows: int, n_states: int = 1) -> None:
+    def _state_behind(self, n_states: int) -> int:
+        """The place so many states further on; 0: the other one of a pair, so that plain steps touch only two."""
+        n_ring = self.cache.n_ring
+        if not n_states:
+            n_states = -1 if self._state_at % 2 else 1
+        return (self._state_at + n_states) % n_ring
+
+    def advance(self, n_rows: int, n_states: int = 0) -> None:
         """Count ``n_rows`` positions as filled and give back pages that no later row can see.
 
         Args:
-            n_states: the place of the state behind these rows among those that were written.
+            n_states: after a step with drafts: which of the states that it wrote is the one behind these rows.
         """
         self.n_positions += n_rows
         if self.state_slot >= 0:
-            self._state_at = (self._state_at + n_states) % self.cache.n_ring
+            self._state_at = self._state_behind(n_states)
         self.trim()
 
     def trim(self) -> None:

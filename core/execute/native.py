@@ -190,8 +190,12 @@ class NativeExecutor:
                 python(self, order)
         result = self._result(segments, order, n_outputs, batch.wants)
         for i, segment in enumerate(segments):
-            n_kept = len(result.followers[i]) if segment.n_draft and i in result.followers else 0
-            segment.sequence.advance(len(segment.tokens) - segment.n_draft + n_kept, 1 + n_kept)
+            n = len(segment.tokens)
+            if segment.n_draft:
+                n_kept = len(result.followers.get(i, ()))
+                segment.sequence.advance(n - segment.n_draft + n_kept, 1 + n_kept)
+            else:
+                segment.sequence.advance(n)
         return result
 
     def prepare(self, batch: Batch) -> None:
@@ -221,7 +225,7 @@ class NativeExecutor:
             target = self._segments[i]
             target.row, target.n_rows, target.position = row, n, position
             target.output, target.n_outputs = (output if s.n_outputs else -1), s.n_outputs
-            target.state_read, target.state_write = s.sequence.state_halves(s.n_draft + 1)
+            target.state_read, target.state_write = s.sequence.state_halves(s.n_draft)
             if s.prompt:
                 target.row_class = _ROWS_PROMPT
             else:

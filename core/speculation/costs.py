@@ -8,7 +8,7 @@ from __future__ import annotations
 
 #: Of the cost of one row, what each further row is taken to cost until it was measured.
 GUESS_PER_ROW = 0.08
-#: Weight of a new measurement that is below, or above, what was known: a busy machine makes steps longer, never shorter.
+#: Weight of a measurement below, or above, what was known: a busy machine makes steps longer, never shorter.
 DOWN, UP = 0.25, 0.05
 #: How much of a change seen at one number of rows goes to the others: contexts grow, and all steps with them.
 SHARED = 0.02

@@ -38,14 +38,6 @@ static int counts_are_good(const ggfw_executor *e, const ggfw_batch *b) {
            (b->n_outputs == 0 || b->output_rows) && (b->samplers == NULL || b->sampled != NULL);
 }
 
-/* The slots that a segment reads and writes are there, and it has a row for each slot between them. */
-static int slots_are_good(const ggfw_state *state, const ggfw_segment *s) {
-    int32_t read = s->state_read, write = s->state_write, n_ring = state->n_ring;
-    if (read < -1 || read >= state->n_slots || write < 0 || write >= state->n_slots) return 0;
-    if (n_ring < 2 || read < 0 || read / n_ring != write / n_ring) return 1;
-    return (write - read + n_ring) % n_ring <= s->n_rows;
-}
-
 /* Segments follow each other without gaps, decode ones first; rows carry their positions. */
 static int segments_are_good(const ggfw_executor *e, const ggfw_batch *b, int32_t *n_decode_segments) {
     int32_t row = 0;
@@ -69,7 +61,9 @@ static int segments_are_good(const ggfw_executor *e, const ggfw_batch *b, int32_
                 if (b->output_rows[s->output + o] != row - s->n_outputs + o) return 0;
         }
         for (int32_t p = 0; p < e->n_states; p++)
-            if (!slots_are_good(&e->states[p], s)) return 0;
+            if (s->state_read < -1 || s->state_read >= e->states[p].n_slots || s->state_write < 0 ||
+                s->state_write >= e->states[p].n_slots)
+                return 0;
     }
     return row == b->n_rows;
 }

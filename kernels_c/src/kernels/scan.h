@@ -60,7 +60,10 @@ VF_INLINE scan_state state_of_segment(const ggfw_run *run, int32_t state, const 
     const ggfw_state *s = &run->states[state];
     int32_t n_ring = s->n_ring > 0 ? s->n_ring : 1, read = segment->state_read, write = segment->state_write;
     int32_t first = write / n_ring * n_ring, kept = 1;
-    if (read >= first && read < first + n_ring && read != write) kept = (write - read + n_ring) % n_ring;
+    if (segment->row_class == GGFW_ROWS_DECODE && read >= first && read < first + n_ring && read != write) {
+        kept = (write - read + n_ring) % n_ring;
+        if (kept > segment->n_rows) kept = segment->n_rows;
+    }
     return (scan_state){read < 0 ? NULL : s->data + read * s->slot_floats,
                         s->data + first * s->slot_floats,
                         s->slot_floats,
