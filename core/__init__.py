@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
     from ggfw.chat.messages import assistant, system, tool, user
+    from ggfw.chat.skills import Skills, load_skills
     from ggfw.engine import Engine
     from ggfw.errors import (
         AmbiguousModel,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "chat.deltas": ("Delta", "ReasoningDelta", "TextDelta", "ToolCallDelta"),
     "chat.messages": ("assistant", "system", "tool", "user"),
+    "chat.skills": ("Skills", "load_skills"),
     "engine": ("Engine",),
     "errors": (
         "AmbiguousModel",
@@ -112,6 +114,7 @@ __all__ = [
     "ReasoningDelta",
     "Request",
     "Result",
+    "Skills",
     "Stream",
     "TemplateError",
     "TextDelta",
@@ -127,6 +130,7 @@ __all__ = [
     "assistant",
     "discover_models",
     "load",
+    "load_skills",
     "select_model",
     "supports",
     "system",

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ggfw.chat.messages import with_instructions
 from ggfw.chat.reasoning import ReasoningOptions
 from ggfw.chat.tools import Tools
 from ggfw.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from ggfw.chat.skill_handle import SkillHandle
     from ggfw.chat.template import Prompt
+    from ggfw.handle import Handle
     from ggfw.library import Messages, Model
     from ggfw.request import Request
+    from ggfw.sampling import Constraint
 
 #: Variables of a template that have an argument of their own.
 RESERVED = ("messages", "tools", "self")
@@ -34,6 +38,8 @@ def chat_prompt(
             raise InvalidRequest(f"{name!r} cannot be given as a template variable", "chat_template_kwargs")
     add_generation_prompt = bool(given.pop("add_generation_prompt", add_generation_prompt))
     continued = given.pop("continue_final_message", continue_final_message)
+    if tools and not model.template.capabilities.tools:
+        messages = with_instructions(messages, model.dialect.tool_prompt(Tools.of(tools)))
     return model.template.render(
         messages,
         tools=tools,
@@ -61,6 +67,7 @@ def chat_request(
     """See :meth:`ggfw.Model.chat_request`."""
     offered = Tools.of(tools, tool_choice, parallel_tool_calls)
     reasoning = ReasoningOptions(think, reasoning_effort, reasoning_budget)
+    dialect, tokenizer = model.dialect, model.tokenizer
     prompt = chat_prompt(
         model,
         messages,
@@ -68,18 +75,73 @@ def chat_request(
         continue_final_message=continue_final_message,
         template_args=reasoning.template_arguments(model.template, template_args),
     )
-    ids = model.tokenizer.encode_parts(prompt.parts)
-    dialect = model.dialect
+    ids = tokenizer.encode_parts(prompt.parts)
     stops = (*stop_strings(stop), *model.template.stops, *dialect.stops)
     request = model.request(ids, stop=stops, special_tokens=dialect.special_tokens, **more)
-    request.parser = dialect.parser(prompt.text)
+    calls = _call_constraint(model, offered, request.constraint)
+    request.parser = dialect.parser(prompt.text, offered, assured=calls is not None)
     block = dialect.reasoning(prompt.text)
-    if request.constraint is not None:
+    constraint = request.constraint if calls is None else calls
+    if constraint is not None:
         from ggfw.constraints import after_reasoning
 
-        request.constraint = after_reasoning(request.constraint, model.tokenizer, block)
-    request.constraint = reasoning.limited(request.constraint, model.tokenizer, block)
+        constraint = after_reasoning(constraint, tokenizer, block)
+    request.constraint = reasoning.limited(constraint, tokenizer, block)
     return request
+
+
+def _call_constraint(model: Model, tools: Tools, given: Constraint | None) -> Constraint | None:
+    """The grammar of the calls, where the request forces one, or a tool's arguments are strict; else None.
+
+    Raises:
+        InvalidRequest: a call is forced although the request says what the answer must look like.
+    """
+    if not tools or not (tools.required or tools.strict):
+        return None
+    if given is not None:
+        if tools.required:
+            raise InvalidRequest(
+                "tool_choice asks for a call, which the answer's own schema or grammar rules out",
+                "tool_choice",
+            )
+        return None  # the answer is what that grammar says, and so no call
+    tokenizer = model.tokenizer
+
+    def control(text: str) -> int | None:
+        ids = tokenizer.encode(text, add_special=False, parse_special=True)
+        return ids[0] if len(ids) == 1 and tokenizer.is_control(ids[0]) else None
+
+    grammar = model.dialect.call_grammar(
+        tools, required=tools.required, parallel=not tools.single, strict=False, control=control
+    )
+    return model.compiler.compile(grammar)
+
+
+def submit_chat(
+    model: Model,
+    messages: Messages,
+    *,
+    skills: Any = None,
+    make: Callable[..., Request] | None = None,
+    **options: Any,
+) -> Handle | SkillHandle:
+    """See :meth:`ggfw.Model.submit_chat`.
+
+    Args:
+        make: ``(messages, **options) -> Request``, for callers that adapt the request of each round; else
+            :meth:`ggfw.Model.chat_request`.
+    """
+    make = make or model.chat_request
+    if skills:
+        from ggfw.chat.rounds import Rounds, skills_apply
+        from ggfw.chat.skills import Skills
+
+        offered = Skills.of(skills)
+        if skills_apply(offered, options.get("tools"), options.get("tool_choice")):
+            from ggfw.chat.skill_handle import SkillHandle
+
+            return SkillHandle(model.submit, Rounds(make, messages, offered, options))
+    return model.submit(make(messages, **options))
 
 
 def stop_strings(stop: str | Sequence[str | None] | None) -> tuple[str, ...]:

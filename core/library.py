@@ -28,6 +28,7 @@ from ggfw.result import Result
 from ggfw.sampling import Constraint, Params
 
 if TYPE_CHECKING:
+    from ggfw.chat.skill_handle import SkillHandle
     from ggfw.chat.template import ChatTemplate, Prompt
     from ggfw.constraints import Compiler, Grammar
     from ggfw.gguf import GGUF
@@ -320,6 +321,21 @@ class Model:
         """
         return asking.chat_request(self, messages, **options)
 
+    def submit_chat(self, messages: Messages, *, skills: Any = None, **options: Any) -> Handle | SkillHandle:
+        """Queue the answer to a conversation.
+
+        Args:
+            messages: as for :meth:`chat_request`.
+            skills: what the model may load with the tool ``load_skill``: a :class:`ggfw.Skills`, a folder, or a list
+                of folders. Its calls are answered on the way and never shown; usage counts all rounds. The tool is
+                left out where the choice of tools excludes it, or the caller has one of that name.
+            options: those of :meth:`chat_request`.
+
+        Returns:
+            The handle: iterate it, await it, or ask for its ``result()``.
+        """
+        return asking.submit_chat(self, messages, skills=skills, **options)
+
     def submit(self, request: Request) -> Handle:
         """Queue a request; see :meth:`ggfw.engine.Engine.submit`."""
         return self.engine.submit(request)
@@ -329,8 +345,8 @@ class Model:
         return self._wait(self.submit(self.request(prompt, **options)))
 
     def chat(self, messages: Messages, **options: Any) -> Result:
-        """Answer a conversation and wait for the result. Also takes ``tools`` and ``template_args``."""
-        return self._wait(self.submit(self.chat_request(messages, **options)))
+        """Answer a conversation and wait for the result; takes the options of :meth:`submit_chat`."""
+        return self._wait(self.submit_chat(messages, **options))
 
     def stream(
         self, prompt: str | Sequence[int], callback: Callable[[str], None] | None = None, **options: Any
@@ -344,16 +360,17 @@ class Model:
         Returns:
             Without a callback a :class:`Stream` to iterate; with one the result, at the end.
         """
-        return self._stream(self.request(prompt, **options), callback)
+        return self._stream(self.submit(self.request(prompt, **options)), callback)
 
     def chat_stream(
         self, messages: Messages, callback: Callable[[str], None] | None = None, **options: Any
     ) -> Stream | Result:
         """Answer a conversation piece by piece; like :meth:`stream`."""
-        return self._stream(self.chat_request(messages, **options), callback)
+        return self._stream(self.submit_chat(messages, **options), callback)
 
-    def _stream(self, request: Request, callback: Callable[[str], None] | None) -> Stream | Result:
-        stream = Stream(self.submit(request))
+    @staticmethod
+    def _stream(handle: Handle | SkillHandle, callback: Callable[[str], None] | None) -> Stream | Result:
+        stream = Stream(handle)
         if callback is None:
             return stream
         with stream:
@@ -362,7 +379,7 @@ class Model:
         return stream.result()
 
     @staticmethod
-    def _wait(handle: Handle) -> Result:
+    def _wait(handle: Handle | SkillHandle) -> Result:
         try:
             return handle.result()
         finally:
@@ -374,7 +391,7 @@ class Model:
 
     async def achat(self, messages: Messages, **options: Any) -> Result:
         """Async twin of :meth:`chat`."""
-        return await self._await(self.submit(self.chat_request(messages, **options)))
+        return await self._await(self.submit_chat(messages, **options))
 
     def astream(self, prompt: str | Sequence[int], **options: Any) -> Stream:
         """Async twin of :meth:`stream`: ``async for piece in model.astream(…)``."""
@@ -382,10 +399,10 @@ class Model:
 
     def achat_stream(self, messages: Messages, **options: Any) -> Stream:
         """Async twin of :meth:`chat_stream`."""
-        return Stream(self.submit(self.chat_request(messages, **options)))
+        return Stream(self.submit_chat(messages, **options))
 
     @staticmethod
-    async def _await(handle: Handle) -> Result:
+    async def _await(handle: Handle | SkillHandle) -> Result:
         try:
             return await handle
         finally:
@@ -505,7 +522,7 @@ class Stream:
     Leaving it early (``close``, the end of ``with``, or dropping it) cancels the request.
     """
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle | SkillHandle) -> None:
         self.handle = handle
 
     def __iter__(self) -> Iterator[str]:

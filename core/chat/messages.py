@@ -155,3 +155,42 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     if call.get("id"):
         out["id"] = call["id"]
     return out
+
+
+def with_instructions(messages: Any, text: str) -> list[Message]:
+    """Messages with ``text`` at the end of the system message, which is made where there is none."""
+    given = normalise(messages)
+    if given[0]["role"] == "system":
+        first = given[0]["content"]
+        return [{**given[0], "content": f"{first}\n\n{text}" if first else text}, *given[1:]]
+    return [system(text), *given]
+
+
+def calls_as_text(messages: list[Message]) -> list[Message]:
+    """Messages for a template that knows no calls: calls as text of the assistant, results as text of the user.
+
+    A call is ``<tool_call>`` with a JSON object, a result ``<tool_response>`` with its text; results that follow each
+    other share one message. It is what :func:`ggfw.chat.dialect.tool_prompt` tells the model.
+    """
+    out: list[Message] = []
+    for message in messages:
+        if message["role"] == "tool":
+            text = f"<tool_response>\n{message['content']}\n</tool_response>"
+            if out and out[-1].get("results"):
+                out[-1]["content"] += "\n" + text
+            else:
+                out.append({"role": "user", "content": text, "results": True})
+        elif "tool_calls" in message:
+            calls = [_call_text(call["function"]) for call in message["tool_calls"]]
+            kept = {k: v for k, v in message.items() if k != "tool_calls"}
+            out.append({**kept, "content": "\n".join(filter(None, [message["content"], *calls]))})
+        else:
+            out.append(message)
+    return [{k: v for k, v in message.items() if k != "results"} for message in out]
+
+
+def _call_text(function: Mapping[str, Any]) -> str:
+    arguments = function["arguments"]
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    name = json.dumps(function["name"], ensure_ascii=False)
+    return f'<tool_call>\n{{"name": {name}, "arguments": {text}}}\n</tool_call>'

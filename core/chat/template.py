@@ -13,7 +13,7 @@ from jinja2 import TemplateError as JinjaError
 from ggfw.chat import builtin
 from ggfw.chat.capabilities import Capabilities, typed
 from ggfw.chat.limits import LimitExceeded, limited
-from ggfw.chat.messages import Message, normalise
+from ggfw.chat.messages import Message, calls_as_text, normalise
 from ggfw.chat.sandbox import ChatEnvironment, Refusal
 from ggfw.chat.tracked import Tracked, join, plain, spans, track
 from ggfw.errors import InvalidRequest, TemplateError
@@ -100,7 +100,8 @@ class ChatTemplate:
         """Render a conversation.
 
         A system message that the template refuses or drops is put in front of the first user message, with an empty
-        line between them.
+        line between them. Calls and results of tools that the template drops are written as text
+        (:func:`ggfw.chat.messages.calls_as_text`).
 
         Args:
             messages: see :func:`ggfw.chat.messages.normalise`.
@@ -133,7 +134,10 @@ class ChatTemplate:
     ) -> str:
         """The prompt as a string whose foreign characters are marked."""
         if any("tool_calls" in m for m in messages):
-            messages = [self._with_calls(m) for m in messages]
+            if self.capabilities.tool_calls:
+                messages = [self._with_calls(m) for m in messages]
+            else:
+                messages = calls_as_text(messages)
         if self.capabilities.typed_content:
             messages = [typed(m) for m in messages]
         shaped = track(messages)
