@@ -54,6 +54,12 @@ def vocab_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
+def template_dir() -> Path:
+    """Folder with the chat templates (``*.jinja``) that llama.cpp collects."""
+    return _or_skip(lambda: _fetch().template_folder(), "needs network")
+
+
+@pytest.fixture(scope="session")
 def fixtures_dir() -> Path:
     """Folder of the conformance fixtures: ``GGFW_TEST_FIXTURES``, or ``shared/fixtures`` beside the checkout."""
     folder = Path(os.environ.get("GGFW_TEST_FIXTURES") or HERE.parents[1] / "shared" / "fixtures")

@@ -1,7 +1,8 @@
-"""Real models and vocabularies for tests, fetched on demand from the package index and kept in a cache folder.
+"""Real models, vocabularies and chat templates for tests, fetched on demand and kept in a cache folder.
 
-``python tests/fetch.py`` fetches everything. Looked for first in ``GGFW_TEST_MODELS`` and ``GGFW_TEST_VOCABS``
-(folders), then in the user's cache. Packages come through pip with the user's own settings; they are never installed.
+``python tests/fetch.py`` fetches everything from the package index. Looked for first in ``GGFW_TEST_MODELS``,
+``GGFW_TEST_VOCABS`` and ``GGFW_TEST_TEMPLATES`` (folders), then in the user's cache. Packages come through pip with the
+user's own settings; they are never installed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import tempfile
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ggfw"
 
-#: Source distribution that carries vocabulary files (``vendor/llama.cpp/models/ggml-vocab-*.gguf``).
+#: Source distribution that carries vocabularies and chat templates (``vendor/llama.cpp/models``).
 VOCAB_PACKAGE = ("llama-cpp-python", "0.3.36")
 
 
@@ -103,29 +105,42 @@ def vocab_folder() -> Path:
     Raises:
         Unavailable: they are neither in ``GGFW_TEST_VOCABS`` nor to be had.
     """
-    if folder := os.environ.get("GGFW_TEST_VOCABS"):
-        if any(Path(folder).glob("ggml-vocab-*.gguf")):
+    return _from_source("vocabs", "GGFW_TEST_VOCABS", "ggml-vocab-*.gguf", "*/models/ggml-vocab-*")
+
+
+def template_folder() -> Path:
+    """Return the folder of chat templates (``*.jinja``), fetching them if need be.
+
+    Raises:
+        Unavailable: they are neither in ``GGFW_TEST_TEMPLATES`` nor to be had.
+    """
+    return _from_source("templates", "GGFW_TEST_TEMPLATES", "*.jinja", "*/models/templates/*.jinja")
+
+
+def _from_source(kind: str, variable: str, pattern: str, members: str) -> Path:
+    """The folder that an environment variable names, or files of the source distribution, kept in the cache."""
+    if folder := os.environ.get(variable):
+        if any(Path(folder).glob(pattern)):
             return Path(folder)
-        raise Unavailable(f"GGFW_TEST_VOCABS={folder} holds no ggml-vocab-*.gguf")
+        raise Unavailable(f"{variable}={folder} holds no {pattern}")
     package, version = VOCAB_PACKAGE
-    target = CACHE / "vocabs" / version
+    target = CACHE / kind / version
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         sdist = _download(package, version, "--no-binary=:all:", folder)
-        out = Path(folder) / "vocabs"
+        out = Path(folder) / kind
         out.mkdir()
         with tarfile.open(sdist) as archive:
             for member in archive:
-                name = Path(member.name).name
-                if member.isfile() and name.startswith("ggml-vocab-"):
+                if member.isfile() and fnmatch(member.name, members):
                     source = archive.extractfile(member)
                     assert source is not None
-                    with source, (out / name).open("wb") as file:
+                    with source, (out / Path(member.name).name).open("wb") as file:
                         shutil.copyfileobj(source, file)
-        if not any(out.glob("*.gguf")):
-            raise Unavailable(f"{package} {version} holds no vocabulary files")
+        if not any(out.glob(pattern)):
+            raise Unavailable(f"{package} {version} holds no {pattern}")
         try:
             out.rename(target)
         except OSError:  # another run was quicker
@@ -164,6 +179,7 @@ def main() -> int:
     for name in MODELS:
         print(f"{name}: {model_path(name)}")
     print(f"vocabularies: {vocab_folder()}")
+    print(f"chat templates: {template_folder()}")
     return 0
 
 
