@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ggfw.chat.jsonscan import JsonScanner, scan
-from ggfw.chat.reader import SPACE, Broken, Chars, Reader, Sink
-from ggfw.chat.tools import Tools
+from ggfw.chat.reader import Broken, Chars, Reader, Sink
+from ggfw.chat.tools import Tool, Tools
 from ggfw.chat.typed import is_text, kinds_of, property_of, typed
 
 if TYPE_CHECKING:
@@ -272,12 +272,18 @@ class XmlCall:
 
     A value loses one line break at each end. It ends at a ``</parameter>`` behind which the function goes on or ends:
     another one is part of the value.
+
+    Args:
+        opened: the mark of the block is ``<function=`` itself.
     """
+
+    opened: bool = False
 
     def parse(self, reader: Reader, sink: Sink, tools: Tools) -> Chars[None]:
         """See :class:`Body`."""
-        yield from reader.space()
-        yield from reader.expect("<function=")
+        if not self.opened:
+            yield from reader.space()
+            yield from reader.expect("<function=")
         name, _ = yield from reader.until(">", limit=MAX_NAME)
         name = check_name(name)
         tool = tools.get(name)
@@ -303,10 +309,7 @@ class XmlCall:
         """See :class:`Body`."""
         return lark.rule(" | ".join(self._function(lark, tool) for tool in tools.callable))
 
-    def _function(self, lark: Lark, tool: object) -> str:
-        from ggfw.chat.tools import Tool
-
-        assert isinstance(tool, Tool)
+    def _function(self, lark: Lark, tool: Tool) -> str:
         parameters = tool.parameters
         properties = parameters.get("properties")
         properties = properties if isinstance(properties, dict) else {}
@@ -380,22 +383,66 @@ def _cut_short(reader: Reader) -> Chars[bool]:
 
 @dataclass(frozen=True)
 class Pythonic:
-    """``[f(a=1, b="x"), g()]``: Python calls with keyword arguments and literals."""
+    """``[f(a=1, b="x"), g()]``: Python calls with keyword arguments and literals.
+
+    Args:
+        bare: nothing marks the block, so that only calls of offered tools count.
+    """
 
     bare: bool = False
 
     def parse(self, reader: Reader, sink: Sink, tools: Tools) -> Chars[None]:
         """See :class:`Body`."""
         yield from reader.space()
+        if self.bare:  # most texts that begin with a bracket show at once that they are no calls
+            yield from reader.expect("[")
+            space = yield from reader.space()
+            names = sorted((tool.name for tool in tools.callable), key=len, reverse=True)
+            for name in names:
+                if (yield from reader.match(name + "(")):
+                    reader.unread(f"[{space}{name}(")
+                    break
+            else:
+                raise Broken("name")
         text = yield from _brackets(reader)
-        for name, arguments in python_calls(text):
-            if self.bare and tools.get(name) is None:
-                raise Broken(name)
+        found = python_calls(text)
+        if self.bare and not all(tools.get(name) for name, _ in found):
+            raise Broken("name")
+        for name, arguments in found:
             sink.call(name, arguments)
 
     def grammar(self, lark: Lark, tools: Tools) -> str:
-        """See :class:`Body`."""
-        raise NotImplementedError
+        """See :class:`Body`. Arguments come in the order of the schema, values are JSON without its three words."""
+        ways = []
+        for tool in tools.callable:
+            properties = tool.parameters.get("properties")
+            required = tool.parameters.get("required")
+            required = required if isinstance(required, list | tuple) else ()
+            pairs = [
+                (key, f"{lark.text(key + '=')} {lark.value(tool, schema)}")
+                for key, schema in (properties.items() if isinstance(properties, dict) else ())
+            ]
+            ways.append(f"{lark.text('[' + tool.name + '(')} {_listed(lark, pairs, required)} {lark.text(')]')}")
+        return lark.rule(" | ".join(ways))
+
+
+def _listed(lark: Lark, pairs: list[tuple[str, str]], required: Sequence[str]) -> str:
+    """Pairs with commas between them, those that are not required left out at will."""
+    rest = ""  # what may follow when something stands before
+    starts: list[str] = []  # ways to begin, the last pair first
+    all_optional = True
+    for key, pair in reversed(pairs):
+        starts.insert(0, f"{pair} {rest}")
+        tail = f"{lark.text(', ')} {pair}"
+        if key in required:
+            # Nothing behind a required pair may be the beginning.
+            starts, all_optional = [f"{pair} {rest}"], False
+            rest = lark.rule(f"{tail} {rest}")
+        else:
+            rest = lark.rule(f"({tail})? {rest}")
+    if not starts:
+        return ""
+    return lark.rule(" | ".join(starts)) + ("?" if all_optional else "")
 
 
 def _brackets(reader: Reader) -> Chars[str]:
@@ -469,13 +516,7 @@ def _literal(node: ast.expr) -> object:
         raise Broken("literal") from None
 
 
-def names(tools: Tools) -> Sequence[str]:
-    """Names of the tools that may be called."""
-    return [tool.name for tool in tools.callable]
-
-
 __all__ = [
-    "SPACE",
     "Body",
     "JsonCall",
     "NamedJson",
@@ -484,6 +525,5 @@ __all__ = [
     "arguments_object",
     "arguments_value",
     "check_name",
-    "names",
     "python_calls",
 ]

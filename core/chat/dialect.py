@@ -116,7 +116,7 @@ class Dialect:
     def call_grammar(
         self, tools: Tools, *, required: bool, parallel: bool, strict: bool, control: Control = no_control
     ) -> Grammar:
-        """The grammar for an answer with calls; it begins behind the reasoning (:meth:`reasoning`).
+        """The grammar for an answer with calls; it begins behind the reasoning (:meth:`reasoning_before_calls`).
 
         Args:
             tools: what may be called, at least one.
@@ -147,6 +147,10 @@ class Dialect:
         for opening, closing in self.format.reasoning:
             return Reasoning(closing, inside=False, open=opening)
         return None
+
+    def reasoning_before_calls(self, prompt: str) -> Reasoning | None:
+        """The block behind which :meth:`call_grammar` begins; None where the grammar begins with the answer."""
+        return self.reasoning(prompt)
 
 
 def marks(metadata: Mapping[str, Any], *texts: str, score: int = 50) -> int:

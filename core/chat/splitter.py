@@ -102,11 +102,11 @@ class Splitter:
                 self._header, self._state = "", self._in_header
                 self._given_header = True
                 return
-            tail = prompt.rpartition(channels.begin[0])[2]
-            if prompt.endswith(channels.message) or (
-                channels.message in tail and not any(e in tail for e in channels.ends)
-            ):
-                self._route(channels.route(tail.partition(channels.message)[0], self._tools))
+            # The prompt may have opened a message too, perhaps with its beginning.
+            tail = channels.begin[0] + prompt.rpartition(channels.begin[0])[2]
+            header, opened, begun = tail.partition(channels.message)
+            if opened and not any(end in begun for end in channels.ends):
+                self._route(channels.route(header, self._tools))
                 return
         for opening, closing in self._form.reasoning:
             if bare.endswith(opening):
@@ -432,8 +432,8 @@ class _Message:
 
     def parse(self, reader: Reader, sink: Sink, tools: Tools) -> Chars[None]:
         sink.begin(self.name)
-        space = yield from reader.space()
-        if not (yield from reader.peek()) and not space:
+        yield from reader.space()
+        if (yield from reader.peek()) == "<":  # closed without a word
             sink.arguments("{}")
         else:
             yield from arguments_object(reader, sink)
