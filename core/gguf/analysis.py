@@ -130,7 +130,8 @@ def _analyze(gguf: GGUF) -> Analysis:
     biggest = sorted(tensors, key=lambda t: -t.n_bytes)[:5]
 
     def kv(context: int | None) -> KVSize | None:
-        return _kv_size(gguf, context, n_layer, n_head_kv, head_dim_k, head_dim_v, window, windowed)
+        elements = kv_elements(gguf, context) if context else None
+        return None if elements is None or context is None else KVSize(context, 4 * elements, 2 * elements)
 
     return Analysis(
         paths=tuple(os.fspath(path) for path in gguf.paths),
@@ -204,40 +205,40 @@ def _windowed_layers(gguf: GGUF, n_layer: int | None) -> list[bool] | None:
     return [i % period < period - 1 for i in range(n_layer)] if period else [False] * n_layer
 
 
-def _kv_size(
-    gguf: GGUF,
-    n_ctx: int | None,
-    n_layer: int | None,
-    n_head_kv: int | Sequence[int] | None,
-    head_dim_k: int | None,
-    head_dim_v: int | None,
-    window: int | None,
-    windowed: Sequence[bool] | None,
-) -> KVSize | None:
-    if n_ctx is None or n_layer is None or n_head_kv is None or head_dim_k is None or head_dim_v is None:
+def kv_elements(gguf: GGUF, n_ctx: int) -> int | None:
+    """Elements of the attention cache of one sequence of ``n_ctx`` positions; None if the header does not say.
+
+    Windowed layers keep their window only, layers that read others' caches nothing, recurrent layers nothing.
+    """
+    n_layer, n_embd = _number(gguf.arch_get("block_count")), _number(gguf.arch_get("embedding_length"))
+    n_head = _plain(gguf.arch_get("attention.head_count"))
+    n_head_kv = _plain(gguf.arch_get("attention.head_count_kv"))
+    n_head_kv = n_head if n_head_kv is None else n_head_kv
+    head_dim = n_embd // _largest(n_head) if n_embd is not None and _largest(n_head) else None
+    k = _number(gguf.arch_get("attention.key_length"), head_dim)
+    v = _number(gguf.arch_get("attention.value_length"), head_dim)
+    if n_layer is None or n_head_kv is None or k is None or v is None:
         return None
     heads = list(n_head_kv) if isinstance(n_head_kv, Sequence) else [n_head_kv] * n_layer
     if len(heads) != n_layer:
         return None
-    swa_k = _number(gguf.arch_get("attention.key_length_swa"), head_dim_k) or 0
-    swa_v = _number(gguf.arch_get("attention.value_length_swa"), head_dim_v) or 0
+    swa_k = _number(gguf.arch_get("attention.key_length_swa"), k) or 0
+    swa_v = _number(gguf.arch_get("attention.value_length_swa"), v) or 0
     if gguf.arch_get("attention.key_length_mla") is not None:
-        head_dim_v = 0  # latent attention: V is a view of the cached K
-    owners = n_layer - (
-        _number(gguf.arch_get("attention.shared_kv_layers"), 0) or 0
-    )  # the last ones read others' cache
-    interval = _number(
-        gguf.arch_get("full_attention_interval")
-    )  # other layers keep a recurrent state instead
+        v = 0  # latent attention: V is a view of the cached K
+    window = _number(gguf.arch_get("attention.sliding_window"))
+    windowed = _windowed_layers(gguf, n_layer) if window else None
+    # The last layers may read others' caches; of some families all but every interval-th keep a recurrent state.
+    owners = n_layer - (_number(gguf.arch_get("attention.shared_kv_layers"), 0) or 0)
+    interval = _number(gguf.arch_get("full_attention_interval"))
     elements = 0
-    for layer, n_head in enumerate(heads[:owners]):
+    for layer, count in enumerate(heads[:owners]):
         if interval and (layer + 1) % interval:
             continue
         local = windowed is not None and windowed[layer]
-        width = swa_k + swa_v if local else head_dim_k + head_dim_v
-        positions = min(n_ctx, window) if local and window else n_ctx
-        elements += positions * n_head * width
-    return KVSize(n_ctx, 4 * elements, 2 * elements)
+        width = swa_k + swa_v if local else k + v
+        elements += (min(n_ctx, window) if local and window else n_ctx) * count * width
+    return elements
 
 
 def _number(value: Any, default: int | None = None) -> int | None:
