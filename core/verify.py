@@ -1,7 +1,7 @@
 """Comparing the native steps of a model with the reference, one by one, and then running free.
 
 Each native step gets the reference's inputs (and its routing), so an error is found where it arises and not where it
-has grown; activations that a kernel takes as int8 are quantised first, and the oracle multiplies those same int8
+has grown; activations that a kernel takes as integers are quantised first, and the oracle multiplies those same integer
 values exactly.
 """
 
@@ -25,7 +25,7 @@ from ggfw.execute.reference_ops import REFERENCE
 from ggfw.gguf import GGUF
 from ggfw.graph.architecture import RunConfig
 from ggfw.graph.builder import Graph
-from ggfw.graph.plan import Q8, Step, View
+from ggfw.graph.plan import Q8, Q16, Step, View
 from ggfw.graph.tensor import SEQUENCES, Tensor
 from ggfw.graph.weights import WeightRef
 from ggfw.model import Described
@@ -41,8 +41,8 @@ VIEWS = ("reshape", "split")
 
 #: Largest relative L2 error of a step whose arithmetic is float32 throughout.
 FLOAT_BOUND = 1e-5
-#: Of int8 products against the exact product of the same int8 activations: weights are exact, sums are float32.
-INT8_BOUND = 1e-4
+#: Of integer products against the exact product of the same quantised activations: weights are exact, sums are float32.
+ROUNDED_BOUND = 1e-4
 #: Of attention, by cache type: K and V are rounded once.
 CACHE_BOUND = {"f32": 1e-5, "f16": 2e-3, "bf16": 1.5e-2, "q8_0": 3e-2, "q4_0": 0.3}
 
@@ -193,9 +193,9 @@ def _feed(executor: NativeExecutor, step: Step, observed: _Observed) -> None:
         if tensor not in observed.arrays:
             continue  # a NumPy op's intermediate
         array = _rows(observed.arrays[tensor])
-        if view.type == Q8:
+        if view.type in (Q8, Q16):
             slots = _slots(step)
-            rows = quantise_rows(array.reshape(len(array) * slots, -1))
+            rows = quantise_rows(array.reshape(len(array) * slots, -1), view.type)
             executor.raw(view, len(array))[:] = rows.reshape(len(array), -1)
         else:
             executor.array(view, len(array))[:] = array
@@ -207,7 +207,7 @@ def _rows(array: np.ndarray) -> np.ndarray:
 
 
 def _slots(step: Step) -> int:
-    """Int8 rows that one row of the step's input is quantised as: one for each expert (or head) that has its own."""
+    """Quantised rows that one row of the step's input is quantised as: one for each expert (or head) that has its own."""
     return int(step.params["n_used"]) if step.op == "moe_linear" and step.params["per_slot_input"] else 1
 
 
@@ -216,8 +216,8 @@ def _check(executor: NativeExecutor, index: int, step: Step, observed: _Observed
     worst = 0.0
     for part, (tensor, view) in enumerate(step.produces):
         want = _rows(observed.arrays[tensor])
-        if step.op in INT8_PRODUCTS and step.consumes[0][1].type == Q8:
-            want = INT8_PRODUCTS[step.op](step, part, observed)
+        if step.op in ROUNDED_PRODUCTS and step.consumes[0][1].type in (Q8, Q16):
+            want = ROUNDED_PRODUCTS[step.op](step, part, observed)
         got = executor.array(view, len(want))
         if tensor.integer:
             worst = max(worst, float((got != want).mean()))
@@ -231,28 +231,29 @@ def _check(executor: NativeExecutor, index: int, step: Step, observed: _Observed
 def _bound(step: Step, kv_type: str) -> float:
     if step.op == "attention":
         return CACHE_BOUND[kv_type]
-    return INT8_BOUND if any(view.type == Q8 for _, view in step.consumes) else FLOAT_BOUND
+    return ROUNDED_BOUND if any(view.type in (Q8, Q16) for _, view in step.consumes) else FLOAT_BOUND
 
 
-def _as_int8(step: Step, observed: _Observed) -> np.ndarray:
+def _as_taken(step: Step, observed: _Observed) -> np.ndarray:
     """The step's first input as its kernel takes it, (T, *row)."""
-    array = observed.arrays[step.consumes[0][0]]
+    tensor, view = step.consumes[0]
+    array = observed.arrays[tensor]
     rows = array.reshape(len(array) * _slots(step), -1)
-    return dequantise_rows(quantise_rows(rows), rows.shape[1]).reshape(array.shape)
+    return dequantise_rows(quantise_rows(rows, view.type), rows.shape[1], view.type).reshape(array.shape)
 
 
-def _int8_experts(step: Step, part: int, observed: _Observed) -> np.ndarray:
+def _rounded_experts(step: Step, part: int, observed: _Observed) -> np.ndarray:
     """The reference's product of the activations as the kernel takes them, by chosen experts or by head."""
     tensor = step.produces[part][0]
     others = [observed.arrays[t] for t, _ in step.consumes[1:]]
-    return _rows(REFERENCE[tensor.node.op](observed, tensor.node, _as_int8(step, observed), *others))
+    return _rows(REFERENCE[tensor.node.op](observed, tensor.node, _as_taken(step, observed), *others))
 
 
-def _int8_product(step: Step, part: int, observed: _Observed) -> np.ndarray:
+def _rounded_product(step: Step, part: int, observed: _Observed) -> np.ndarray:
     """The exact product of the activations as the kernel takes them."""
     params: dict[str, Any] = step.params
     residual = step.consumes[1:]
-    activations = _rows(_as_int8(step, observed))
+    activations = _rows(_as_taken(step, observed))
     ref = step.weights[part]
     y = activations.astype(np.float64) @ observed.weights.tensor(ref).astype(np.float64).T
     if params["bias"][part] is not None:
@@ -265,10 +266,10 @@ def _int8_product(step: Step, part: int, observed: _Observed) -> np.ndarray:
     return y
 
 
-#: Products that take int8 activations -> the oracle for one of their parts.
-INT8_PRODUCTS: dict[str, Callable[[Step, int, _Observed], np.ndarray]] = {
-    "linear": _int8_product,
-    "moe_linear": _int8_experts,
+#: Products that take quantised activations -> the oracle for one of their parts.
+ROUNDED_PRODUCTS: dict[str, Callable[[Step, int, _Observed], np.ndarray]] = {
+    "linear": _rounded_product,
+    "moe_linear": _rounded_experts,
 }
 
 

@@ -22,7 +22,7 @@ from ggfw import kernels_c
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
-F32, Q8 = 0, 2
+F32, Q8, Q16 = 0, 2, 3
 LINEAR, MOE_LINEAR, EMBED = 2, 12, 1
 
 #: name -> (ggml type id, columns of a block, bytes of a block, offsets of its f16 fields)
@@ -45,6 +45,24 @@ FORMATS: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
     "MXFP4": (39, 32, 17, ()),
 }
 FLOATS = ("F32", "F16", "BF16")
+ACTIVATIONS = {"F32": F32, "Q8": Q8, "Q16": Q16}
+
+#: Every kernel: a float format, or ``format:activations``.
+KERNELS = [
+    *FLOATS,
+    *(f"{name}:{x}" for name in FORMATS if name not in FLOATS for x in ACTIVATIONS),
+]
+
+
+def base(name: str) -> str:
+    """The weights' format of a kernel."""
+    return name.partition(":")[0]
+
+
+def activation(name: str) -> int:
+    """What a kernel wants its activations in; Q8 where the name of a quantised format says nothing."""
+    fmt, _, wants = name.partition(":")
+    return F32 if fmt in FLOATS else ACTIVATIONS[wants or "Q8"]
 
 
 def units() -> list[str]:
@@ -89,6 +107,7 @@ def random_rows(name: str, n_out: int, n_in: int, rng: np.random.Generator, kind
     ``kind``: ``plain`` (scales around 0.01), ``ones`` (every quant bit set), ``zero`` (half of the scales 0),
     ``denormal`` (f16 subnormal scales), ``large`` (f16 scales up to 1000).
     """
+    name = base(name)
     _, block, size, halves = FORMATS[name]
     if name in FLOATS:
         values = rng.standard_normal((n_out, n_in)).astype(np.float32)
@@ -117,6 +136,7 @@ def random_rows(name: str, n_out: int, n_in: int, rng: np.random.Generator, kind
 
 def values_of(name: str, rows: Bytes) -> Floats:
     """Dequantised rows by the reference package."""
+    name = base(name)
     if name == "F32":
         return rows.view(np.float32)
     kind = gguf.GGMLQuantizationType[name]
@@ -152,10 +172,35 @@ def q8_rows(x: Floats) -> Bytes:
     return out
 
 
+def quantize_q16(x: Floats) -> tuple[NDArray[np.int32], Floats]:
+    """15 bits per 32 columns as the header defines GGFW_Q16: ``q (rows, n), d (rows, n / 32)``."""
+    blocks = x.reshape(len(x), -1, 32)
+    d = (np.abs(blocks).max(-1) / np.float32(16256)).astype(np.float32)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        q = np.where(d[..., None] > 0, np.rint(blocks / d[..., None]), 0).astype(np.int32)
+    return q.reshape(x.shape), d
+
+
+def q16_rows(x: Floats) -> Bytes:
+    """GGFW_Q16 rows."""
+    q, d = quantize_q16(x)
+    n = len(x)
+    high = (q + 64) >> 7
+    planes = np.stack([high, q - 128 * high]).astype(np.int8).reshape(2, n, -1, 32)
+    sums = q.reshape(n, -1, 16).sum(-1, dtype=np.int32)
+    totals = (d.astype(np.float64) * sums.reshape(n, -1, 2).sum(-1)).astype(np.float32)
+    parts = [planes.transpose(1, 2, 0, 3).reshape(n, -1), d, sums, totals]
+    rows = np.concatenate([np.ascontiguousarray(p).view(np.uint8).reshape(n, -1) for p in parts], axis=1)
+    return np.pad(rows, ((0, 0), (0, -rows.shape[1] % 64)))
+
+
 def seen(name: str, x: Floats) -> NDArray[np.float64]:
-    """The activations as the kernel of a format sees them, in float64."""
-    if name in FLOATS:
+    """The activations as a kernel sees them, in float64."""
+    if activation(name) == F32:
         return x.astype(np.float64)
+    if activation(name) == Q16:
+        q, d = quantize_q16(x)
+        return (q.reshape(len(x), -1, 32).astype(np.float64) * d[..., None]).reshape(x.shape)
     q, d = quantize_q8(x)
     return (q.reshape(len(x), -1, 16).astype(np.float64) * d[..., None]).reshape(x.shape)
 
@@ -184,7 +229,8 @@ class Library:
     def kernel(self, op: int, name: str) -> Any:
         for i in range(self.table.n_kernels):
             k = self.table.kernels[i]
-            if k.op == op and k.format == FORMATS[name][0]:
+            wants = F32 if op == EMBED else activation(name)
+            if k.op == op and k.format == FORMATS[base(name)][0] and k.activation == wants:
                 return ffi().addressof(k)
         raise KeyError(f"{self.unit} has no kernel of op {op} for {name}")
 
@@ -253,7 +299,9 @@ def read(memory: Bytes, view: dict[str, int], n_rows: int) -> Floats:
 
 
 def input_rows(name: str, x: Floats) -> tuple[NDArray[Any], int]:
-    return (x, F32) if name in FLOATS else (q8_rows(x), Q8)
+    """Rows as a kernel wants them, and their type."""
+    kind = activation(name)
+    return {F32: lambda x: x, Q8: q8_rows, Q16: q16_rows}[kind](x), kind
 
 
 @dataclass
@@ -280,7 +328,7 @@ class Matrices:
             self.packed.append(data)
             w = f.new("ggfw_weight *")
             w.data = pointer(data)
-            w.format, w.layout = FORMATS[self.name][0], 1
+            w.format, w.layout = FORMATS[base(self.name)][0], 1
             w.n_out, w.n_in = len(rows) // self.n_expert, self.n_in
             w.n_expert, w.expert_stride = self.n_expert, packs[0].size
             w.kernel = self.kernel

@@ -19,7 +19,7 @@ from ggfw.gguf import GGUF, write_gguf
 from ggfw.graph import Graph, RunConfig, WeightRef
 from ggfw.model import Described
 from ggfw.registry import default_registry
-from ggfw.verify import INT8_BOUND, verify
+from ggfw.verify import ROUNDED_BOUND, verify
 
 MODELS = Path(__file__).parent / "data" / "models"
 EXECUTORS = ["reference", "native"]
@@ -144,7 +144,7 @@ def test_quantised_matrices_of_each_head() -> None:
     found = verify(changed("deepseek2", {}, quantised), list(range(3, 30)), threads=2)
     assert found.ok, found.first_bad
     by_head = [step for step in found.steps if step.step.startswith("moe_linear") and "attn_v_b" in step.step]
-    assert len(by_head) == N_LAYER and all(step.bound == INT8_BOUND for step in by_head)
+    assert len(by_head) == N_LAYER and all(step.bound == ROUNDED_BOUND for step in by_head)
 
 
 def test_values_cost_no_memory_of_their_own() -> None:

@@ -9,7 +9,7 @@ import pytest
 UNITS = twin.units()
 pytestmark = pytest.mark.skipif(not UNITS, reason="no kernel library is built; run python kernels_c/build.py")
 
-#: Relative L2 against the float64 product of the same int8 activations: only float32 rounding is left.
+#: Relative L2 against the float64 product of the activations that the kernel sees: only float32 rounding is left.
 BOUND = 1e-6
 
 
@@ -19,11 +19,11 @@ def lib(request: pytest.FixtureRequest) -> twin.Library:
 
 
 def columns(name: str, n: int) -> int:
-    block = twin.FORMATS[name][1]
+    block = twin.FORMATS[twin.base(name)][1]
     return n if block == 1 else twin.ceil_div(n, block) * block
 
 
-@pytest.mark.parametrize("name", twin.FORMATS)
+@pytest.mark.parametrize("name", twin.KERNELS)
 @pytest.mark.parametrize(("n_out", "n_in"), [(1, 32), (16, 96), (33, 288), (64, 512), (50, 1536)])
 def test_product(lib: twin.Library, name: str, n_out: int, n_in: int) -> None:
     n_in = columns(name, n_in)
@@ -34,7 +34,7 @@ def test_product(lib: twin.Library, name: str, n_out: int, n_in: int) -> None:
     assert twin.error(got, twin.product(name, rows, x)) < BOUND
 
 
-@pytest.mark.parametrize("name", twin.FORMATS)
+@pytest.mark.parametrize("name", twin.KERNELS)
 def test_row_count_changes_no_bit(lib: twin.Library, name: str) -> None:
     """Alone, in tiles of every size, in several row blocks, whatever the threads and the order of chunks."""
     n_in, n_out = columns(name, 256), 40
@@ -49,7 +49,7 @@ def test_row_count_changes_no_bit(lib: twin.Library, name: str) -> None:
             assert twin.error(together, twin.product(name, matrices.rows[0], x)) < BOUND
 
 
-@pytest.mark.parametrize("name", [n for n in twin.FORMATS if n not in twin.FLOATS])
+@pytest.mark.parametrize("name", [n for n in twin.KERNELS if n not in twin.FLOATS])
 @pytest.mark.parametrize("kind", ["ones", "zero", "denormal", "large"])
 def test_extreme_blocks(lib: twin.Library, name: str, kind: str) -> None:
     """The largest codes meet the largest activations of both signs: no integer may overflow."""
@@ -66,8 +66,10 @@ def test_extreme_blocks(lib: twin.Library, name: str, kind: str) -> None:
     sizes = np.abs(twin.seen(name, x)) @ np.abs(twin.values_of(name, rows).astype(np.float64)).T
     want = twin.product(name, rows, x)
     assert (got[3] == 0).all()
+    # where all products are equal, float sums are rounded the same way again and again
+    bound = 4 * BOUND if name.endswith(":F32") else BOUND
     for r in range(len(x)):
-        assert twin.error(got[r], want[r], sizes[r] + 1e-300) < BOUND
+        assert twin.error(got[r], want[r], sizes[r] + 1e-300) < bound
 
 
 @pytest.mark.parametrize("name", twin.FLOATS)
@@ -81,7 +83,7 @@ def test_float_columns_are_free(lib: twin.Library, name: str, n_in: int) -> None
     assert twin.error(got, twin.product(name, rows, x), sizes) < BOUND
 
 
-@pytest.mark.parametrize("name", ["F32", "Q4_1", "Q6_K"])
+@pytest.mark.parametrize("name", ["F32", "Q4_1", "Q4_1:Q16", "Q4_1:F32", "Q6_K", "Q6_K:Q16"])
 @pytest.mark.parametrize("n_rows", [1, 6, 70])
 def test_epilogue_and_parts(lib: twin.Library, name: str, n_rows: int) -> None:
     n_in = columns(name, 256)

@@ -24,7 +24,7 @@ def want(name: str, rows: np.ndarray, n_expert: int, x: np.ndarray, ids: np.ndar
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("name", twin.FORMATS)
+@pytest.mark.parametrize("name", twin.KERNELS)
 def test_moe(unit: str, name: str) -> None:
     rng = np.random.default_rng(1)
     n_expert, k, n_out, n_in = 6, 2, 40, 256
@@ -39,7 +39,7 @@ def test_moe(unit: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("name", ["F32", "Q8_0"])
+@pytest.mark.parametrize("name", ["F32", "Q8_0", "Q8_0:Q16", "Q8_0:F32"])
 def test_without_ids_each_slot_has_its_matrix(unit: str, name: str) -> None:
     rng = np.random.default_rng(6)
     n_head, n_out, n_in = 5, 40, 64
@@ -54,7 +54,7 @@ def test_without_ids_each_slot_has_its_matrix(unit: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("name", ["F32", "Q4_K"])
+@pytest.mark.parametrize("name", ["F32", "Q4_K", "Q4_K:Q16", "Q4_K:F32"])
 def test_company_bias_and_scale(unit: str, name: str) -> None:
     """Bias and scale are the expert's; a row's result has the same bits alone and among 300 rows."""
     rng = np.random.default_rng(2)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ggfw.errors import BackendError
+from ggfw.errors import BackendError, InvalidRequest
 from ggfw.execute.library import KernelLibrary, Native, kernel_library, native
-from ggfw.graph.plan import F32
+from ggfw.graph.plan import F32, Q8, Q16
 from ggfw.graph.weights import WeightRef
 from ggfw.registry import Registry, default_registry
 
@@ -22,15 +22,31 @@ OPS = {
     "custom": 64,
 }  # fmt: skip
 
+#: What products of quantised weights may take their activations in, by name: the wanted type, then what is more exact.
+ACTIVATIONS = {"int8": (Q8, Q16, F32), "int16": (Q16, F32), "f32": (F32,)}
+DEFAULT_ACTIVATIONS = "int16"
+
 
 class KernelSet:
     """Kernels of the usable backends; implements :class:`ggfw.graph.lower.Kernels`.
 
     Args:
         backend: name of the backend to prefer, None = the one with the highest score.
+        activations: what products of quantised weights take their activations in: int8 (one scale per 16 columns,
+            fastest), int16 (15 bits, one scale per 32), f32 (not rounded).
     """
 
-    def __init__(self, backend: str | None = None, registry: Registry | None = None) -> None:
+    def __init__(
+        self,
+        backend: str | None = None,
+        registry: Registry | None = None,
+        activations: str = DEFAULT_ACTIVATIONS,
+    ) -> None:
+        if activations not in ACTIVATIONS:
+            raise InvalidRequest(
+                f"activations {activations!r} are unknown; {', '.join(ACTIVATIONS)} are known", "activations"
+            )
+        self.activations = ACTIVATIONS[activations]
         registry = registry or default_registry()
         chosen = registry.backend(backend)
         self.native: Native = native(registry)
@@ -63,10 +79,13 @@ class KernelSet:
                 for k in library.kernels.get(key, ())
                 if n_in is None or not k.n_in_multiple or n_in % k.n_in_multiple == 0
             ]
-            decode = next((k for k in entries if k.row_classes & ROWS_DECODE), None)
-            prompt = next((k for k in entries if k.row_classes & ROWS_PROMPT), None)
-            if decode is not None and prompt is not None:
-                return decode, prompt
+            products = op in ("linear", "moe_linear")
+            for kind in self.activations if products else (None,):
+                usable = [k for k in entries if kind is None or k.activation == kind]
+                decode = next((k for k in usable if k.row_classes & ROWS_DECODE), None)
+                prompt = next((k for k in usable if k.row_classes & ROWS_PROMPT), None)
+                if decode is not None and prompt is not None:
+                    return decode, prompt
         return None
 
     def weight_type(self, ref: WeightRef, op: str) -> int:
@@ -74,7 +93,7 @@ class KernelSet:
         return ref.ggml_type if self.find(op, ref.ggml_type, ref.shape[-1]) is not None else F32_FORMAT
 
     def activation(self, ggml_type: int, op: str) -> int:
-        """Return the activation type (F32 or Q8) that the kernels of a format want."""
+        """Return the activation type (F32, Q8 or Q16) that the kernels of a format want."""
         found = self.find(op, ggml_type)
         return int(found[0].activation) if found is not None else F32
 

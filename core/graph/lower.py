@@ -14,7 +14,7 @@ from ggfw.graph.builder import EMBED_BY, GATES, POOLINGS, REDUCTIONS, Graph
 from ggfw.graph.cache_layout import CacheLayout, cache_layout, state_of
 from ggfw.graph.lower_recurrent import RecurrentLowering
 from ggfw.graph.passes import GATED, Uses, optimise
-from ggfw.graph.plan import F32, I32, Q8, Buffer, Plan, Step, View, _align, q8_row_bytes
+from ggfw.graph.plan import F32, I32, Buffer, Plan, Step, View, _align, activation_row_bytes
 from ggfw.graph.rope import Rope
 from ggfw.graph.tensor import OUTPUTS, ROWS, Node, Tensor
 from ggfw.graph.weights import WeightRef
@@ -40,7 +40,7 @@ class Kernels(Protocol):
         """Return the ggml type ``ref`` is computed in: its own, or F32 where no kernel has it."""
 
     def activation(self, ggml_type: int, op: str) -> int:
-        """Return the activation type (F32 or Q8) of the kernel for a weight type."""
+        """Return the activation type (F32, Q8 or Q16) of the kernel for a weight type."""
 
     def pair(self, op: str, ggml_type: int | None) -> tuple[Any, Any]:
         """Return the (decode, prompt) kernels of an op."""
@@ -77,7 +77,7 @@ class _Lowering(RecurrentLowering):
         self.index = {id(node): i for i, node in enumerate(self.nodes)}
         self.steps: list[Step] = []
         self.place: dict[Tensor, View] = {}
-        self.quantised: dict[tuple[Buffer, int, int, int], View] = {}
+        self.quantised: dict[tuple[Buffer, int, int, int, int], View] = {}
         self.tables: dict[Rope, View] = {}
         self.wants = self._wants()
 
@@ -172,24 +172,25 @@ class _Lowering(RecurrentLowering):
     def _activation(self, tensor: Tensor, ggml_type: int, op: str) -> View:
         """Return ``tensor`` in the type that the kernel of ``op`` for ``ggml_type`` wants."""
         view = self.place[tensor]
-        if self.kernels.activation(ggml_type, op) == F32:
+        kind = self.kernels.activation(ggml_type, op)
+        if kind == F32:
             return view
         slots = tensor.shape[0] if op == "moe_linear" and len(tensor.shape) == 2 else 1
-        key = (view.buffer, view.column, view.width, slots)
+        key = (view.buffer, view.column, view.width, slots, kind)
         if key not in self.quantised:
-            row = slots * q8_row_bytes(view.width // slots)
-            q8 = View(Buffer(tensor.domain, row), 0, view.width, Q8)
+            row = slots * activation_row_bytes(kind, view.width // slots)
+            copy = View(Buffer(tensor.domain, row), 0, view.width, kind)
             maker = self.steps[-1] if self.steps else None
             whole = maker is not None and len(maker.outputs) == 1 and maker.outputs[0] == view and slots == 1
             if whole and maker is not None and maker.op in ("norm", "elementwise", "attention"):
-                maker.outputs.append(q8)
+                maker.outputs.append(copy)
             else:
                 step = Step(
-                    "quantize", tensor.domain, [view], [q8], params={"slots": slots}, union="quantize"
+                    "quantize", tensor.domain, [view], [copy], params={"slots": slots}, union="quantize"
                 )
                 step.consumes = [(tensor, view)]
                 self.steps.append(step)
-            self.quantised[key] = q8
+            self.quantised[key] = copy
         return self.quantised[key]
 
     def _written(self, view: View) -> None:

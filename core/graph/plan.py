@@ -15,13 +15,15 @@ from ggfw.graph.tensor import ROWS, Node, Tensor
 from ggfw.graph.weights import WeightRef
 
 #: Element types of views: enum ggfw_type.
-F32, I32, Q8 = 0, 1, 2
+F32, I32, Q8, Q16 = 0, 1, 2, 3
 
 ALIGN = 64
 
 
-def q8_row_bytes(n: int) -> int:
-    """Bytes of one row of ``n`` int8 activations with scales and sums (GGFW_Q8 in ggfw_kernels.h)."""
+def activation_row_bytes(kind: int, n: int) -> int:
+    """Bytes of one row of ``n`` quantised activations with scales and sums (Q8 or Q16, see ggfw_kernels.h)."""
+    if kind == Q16:
+        return _align(2 * n + n // 32 * 4 + n // 16 * 4 + n // 32 * 4)
     return _align(_align(n) + n // 16 * 8 + n // 32 * 4)
 
 
@@ -54,7 +56,7 @@ class View:
     Attributes:
         column: byte offset inside a row.
         width: elements.
-        type: F32, I32 or Q8.
+        type: F32, I32, Q8 or Q16.
     """
 
     buffer: Buffer

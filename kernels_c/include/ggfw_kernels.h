@@ -42,7 +42,15 @@ enum ggfw_type {
      *   float   total[n / 32]   sum of the values d * q of 32 columns (the two products added in double)
      * d, sum and total follow each other without padding; the whole row is padded to a multiple of 64 bytes.
      * d = max|x| / 127 (0 for a block of zeros), q = round to nearest even of x / d. */
-    GGFW_Q8 = 2
+    GGFW_Q8 = 2,
+    /* Activations of 15 bits in two int8 planes, one float scale per 32 columns. A row of n columns (n % 32 == 0) is
+     *   int8_t  q[n / 32][2][32]  of every 32 columns the high parts h, then the low parts l
+     *   float   d[n / 32]         value = d * (128 * h + l)
+     *   int32_t sum[n / 16]       sum of 128 * h + l
+     *   float   total[n / 32]     sum of the values: d times both sums, rounded once
+     * without padding between them; the whole row is padded to a multiple of 64 bytes.
+     * d = max|x| / 16256 (0 for a block of zeros), 128 * h + l = round to nearest even of x / d, -64 <= l < 64. */
+    GGFW_Q16 = 3
 };
 
 typedef struct ggfw_view {
@@ -163,13 +171,13 @@ enum ggfw_op {
     /* in: -; weight[0]: table, read through its kernel's unpack_rows; out[0] = row of the token (or the given
      * embedding) * scale. A kernel with op EMBED, a format and NULL pack brings unpack_rows for the file layout. */
     GGFW_OP_EMBED = 1,
-    GGFW_OP_LINEAR = 2,     /* in[0]: x (F32, or Q8 where the kernel's activation says so); parts: see ggfw_linear */
-    GGFW_OP_QUANTIZE = 3,   /* in[0]: F32 -> out[0]: Q8; see ggfw_quantize */
+    GGFW_OP_LINEAR = 2,     /* in[0]: x (F32, Q8 or Q16, as the kernel's activation says); parts: see ggfw_linear */
+    GGFW_OP_QUANTIZE = 3,   /* in[0]: F32 -> out[0]: Q8 or Q16; see ggfw_quantize */
     GGFW_OP_NORM = 4,       /* in[0] (+ in[1] residual); see ggfw_norm */
     GGFW_OP_ROPE_TABLE = 5, /* out[0]: [n_rot / 2][2] cos, sin of each row's position; see ggfw_rope */
     GGFW_OP_ROPE_STORE = 6, /* rope on q and k, and k, v into the cache; see ggfw_rope_store */
-    GGFW_OP_ATTENTION = 7,  /* in[0]: q; out[0]: [n_head * d_v] (+ out[1]: the same as Q8); see ggfw_attention */
-    GGFW_OP_ELEMENTWISE = 8,  /* in[0] (, in[1]) -> out[0] (+ out[1]: Q8); see ggfw_elementwise */
+    GGFW_OP_ATTENTION = 7,  /* in[0]: q; out[0]: [n_head * d_v] (+ out[1]: the same quantised); see ggfw_attention */
+    GGFW_OP_ELEMENTWISE = 8,  /* in[0] (, in[1]) -> out[0] (+ out[1]: quantised); see ggfw_elementwise */
     GGFW_OP_GATHER = 9,       /* in[0]: ROWS -> out[0]: OUTPUTS */
     GGFW_OP_COPY = 10,        /* in[0] -> out[0] (column range of a concatenation, or of slots); see ggfw_copy */
     GGFW_OP_MOE_ROUTE = 11,   /* in[0]: router logits -> out[0]: I32 [k] ids, out[1]: F32 [k] weights; ggfw_moe */
@@ -203,7 +211,7 @@ typedef struct ggfw_linear {
  *   LAYER: y = (x - mean) / sqrt(var + eps) * weight + bias
  *   L2:    y = x / sqrt(sum(x^2) + eps)
  * weight has weight_width entries (group, or the whole width), NULL = 1. out[0]: F32 (may be absent),
- * out[1]: Q8 (may be absent). */
+ * out[1]: Q8 or Q16 (may be absent). */
 enum ggfw_norm_kind { GGFW_NORM_RMS = 0, GGFW_NORM_LAYER = 1, GGFW_NORM_L2 = 2 };
 
 typedef struct ggfw_norm {
@@ -327,7 +335,7 @@ typedef struct ggfw_copy {
     int32_t reserved;
 } ggfw_copy;
 
-/* A row of slots * n columns becomes slots Q8 rows of n columns each, one after the other (experts' inputs); the width
+/* A row of slots * n columns becomes slots quantised rows of n columns each, one after the other (experts' inputs); the width
  * of out[0] is slots * n as well. */
 typedef struct ggfw_quantize {
     int32_t slots; /* 1 normally */
@@ -360,8 +368,8 @@ typedef struct ggfw_pooling {
 
 /* Recurrent ops scan the rows of a segment in order. The state before its first row stands in slot state_read of
  * run->states[state] (-1: zeros), the state after its last row goes to slot state_write; every step writes it. Where
- * both are slots of one ring, n places apart, the states after the last n rows go to the n slots behind state_read: of
- * drafts, any may turn out to be the last that counts. */
+ * both are slots of one ring, n places apart, and the rows are decode rows, the states after the last n of them (or all)
+ * go to the slots up to state_write, one each: of drafts, any may turn out to be the last that counts. */
 
 /* y[r] = sum over j < kernel of weight[j] * x[r - kernel + 1 + j] + bias, by column; then the activation.
  * State: the last kernel - 1 rows of x, oldest first, [kernel - 1][n]. */
@@ -470,7 +478,7 @@ typedef struct ggfw_kernel {
     int32_t op;          /* enum ggfw_op */
     int32_t format;      /* ggml type id of weight[0] for LINEAR, MOE_LINEAR and EMBED; GGFW_FORMAT_NONE otherwise */
     int32_t row_classes; /* enum ggfw_row_class, or-ed */
-    int32_t activation;  /* type of in[0] it wants: GGFW_F32 or GGFW_Q8 */
+    int32_t activation;  /* type of in[0] it wants: GGFW_F32, GGFW_Q8 or GGFW_Q16 */
     int32_t flags;
     int32_t n_in_multiple; /* n_in must be a multiple of it */
     /* LINEAR only. pack() converts file rows first .. first + n - 1 (first is a multiple of 16) of an n_out x n_in

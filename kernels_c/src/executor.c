@@ -1,6 +1,7 @@
 /* executor.c: runs a plan. Per step: which rows, which kernels, how many chunks; the pool does the rest. */
 #include "executor.h"
 
+#include "activation.h"
 #include "ggfw_sampler.h"
 #include "platform.h"
 #include "pool.h"
@@ -14,10 +15,7 @@ int32_t ggfw_executor_abi(void) { return GGFW_KERNELS_ABI; }
 
 /* ---- checking a plan ------------------------------------------------------------------------------------------- */
 
-static int64_t row_bytes(const ggfw_view *v) {
-    if (v->type != GGFW_Q8) return (int64_t)v->width * 4;
-    return align_up(align_up(v->width, 64) + v->width / 16 * 8 + v->width / 32 * 4, 64);
-}
+static int64_t row_bytes(const ggfw_view *v) { return activation_row_bytes(v->type, v->width); }
 
 static int64_t domain_rows(const ggfw_run *run, int32_t domain) {
     return domain == GGFW_DOMAIN_ROWS ? run->max_rows : run->max_outputs;
@@ -25,7 +23,7 @@ static int64_t domain_rows(const ggfw_run *run, int32_t domain) {
 
 static int view_fits(const ggfw_executor *e, const ggfw_view *v, int64_t n_rows) {
     if (v->width == 0) return 1;
-    if (v->width < 0 || v->offset < 0 || v->stride < 0 || v->type < GGFW_F32 || v->type > GGFW_Q8) return 0;
+    if (v->width < 0 || v->offset < 0 || v->stride < 0 || v->type < GGFW_F32 || v->type > GGFW_Q16) return 0;
     return n_rows == 0 || v->offset + (n_rows - 1) * v->stride + row_bytes(v) <= e->arena_bytes;
 }
 

@@ -1,4 +1,5 @@
 /* pack.c: packing weights and one-off products with the pool's threads. */
+#include "activation.h"
 #include "file_rows.h"
 #include "ggfw_executor.h"
 #include "platform.h"
@@ -102,21 +103,22 @@ static int64_t align_up(int64_t n) { return (n + 63) / 64 * 64; }
 static int32_t run_linear(const ggfw_weight *weight, const ggfw_kernel *quantize, const float *x, int32_t n_rows,
                           float *y) {
     int32_t n_in = (int32_t)weight->n_in, n_out = (int32_t)weight->n_out;
-    int q8 = weight->kernel->activation == GGFW_Q8;
+    int32_t type = weight->kernel->activation;
+    int quantised = type != GGFW_F32;
     ggfw_view view_x = {0, (int32_t)align_up(n_in * 4LL), n_in, GGFW_F32, 0};
     ggfw_view view_q = {view_x.offset + (int64_t)view_x.stride * n_rows,
-                        (int32_t)align_up(align_up(n_in) + n_in / 16 * 8 + n_in / 32 * 4), n_in, GGFW_Q8, 0};
+                        (int32_t)activation_row_bytes(type, n_in), n_in, type, 0};
     ggfw_view view_y = {view_q.offset + (int64_t)view_q.stride * n_rows, (int32_t)align_up(n_out * 4LL), n_out,
                         GGFW_F32, 0};
     ggfw_step steps[2];
     memset(steps, 0, sizeof steps);
     steps[0] = (ggfw_step){.op = GGFW_OP_QUANTIZE, .in = {view_x}, .out = {view_q}, .decode = quantize,
                            .prompt = quantize};
-    steps[1] = (ggfw_step){.op = GGFW_OP_LINEAR, .in = {q8 ? view_q : view_x}, .out = {view_y}, .weight = {weight},
+    steps[1] = (ggfw_step){.op = GGFW_OP_LINEAR, .in = {quantised ? view_q : view_x}, .out = {view_y}, .weight = {weight},
                            .decode = weight->kernel, .prompt = weight->kernel};
     steps[1].params.linear.n_parts = 1;
     steps[1].params.linear.scale = 1.0f;
-    ggfw_executor *e = ggfw_executor_new(steps + !q8, 1 + q8, view_y.offset + (int64_t)view_y.stride * n_rows, n_rows,
+    ggfw_executor *e = ggfw_executor_new(steps + !quantised, 1 + quantised, view_y.offset + (int64_t)view_y.stride * n_rows, n_rows,
                                          0, NULL, 0, NULL, 0, 2048);
     int32_t *rows = ggfw_memory_new(2LL * n_rows * (int64_t)sizeof(int32_t), 0); /* positions, row_segment */
     if (e == NULL || rows == NULL) {
@@ -147,7 +149,7 @@ int32_t ggfw_linear_once(const ggfw_kernel *linear, const ggfw_kernel *quantize,
                          int64_t n_in, const float *x, int32_t n_rows, float *y) {
     if (linear == NULL || linear->op != GGFW_OP_LINEAR || n_out < 1 || n_in < 1 || n_out > INT32_MAX / 8 ||
         n_in > INT32_MAX / 8 || n_rows < 1 || (linear->n_in_multiple > 1 && n_in % linear->n_in_multiple != 0) ||
-        (linear->activation == GGFW_Q8 && (quantize == NULL || n_in % 32 != 0)))
+        (linear->activation != GGFW_F32 && (quantize == NULL || n_in % 32 != 0)))
         return GGFW_ERR_ARGUMENT;
     int64_t packed_bytes = linear->pack ? linear->pack_size(n_out, n_in) : 0;
     void *packed = packed_bytes > 0 ? ggfw_memory_new(packed_bytes, 0) : NULL;

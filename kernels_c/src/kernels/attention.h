@@ -79,7 +79,7 @@ VF_INLINE int quantises_by_chunk(const ggfw_attention *p) { return p->n_head / p
 VF_INLINE void attention_quantize_heads(const ggfw_step *step, const ggfw_run *run, int32_t row, int32_t kv_head) {
     const ggfw_attention *p = &step->params.attention;
     int32_t columns = p->n_head / p->n_head_kv * p->d_v, begin = kv_head * columns;
-    quantize_columns(attention_out(step, run, row) + begin, p->n_head * p->d_v, begin, begin + columns,
+    quantize_columns(step->out[1].type, attention_out(step, run, row) + begin, p->n_head * p->d_v, begin, begin + columns,
                      row_of(run, &step->out[1], row));
 }
 

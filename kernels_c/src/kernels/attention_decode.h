@@ -397,7 +397,8 @@ static void decode_join_run(const ggfw_step *step, const ggfw_run *run, int32_t 
         for (int32_t i = larger(g.row_begin, r.begin); i < smaller(g.row_end, r.end); i++) {
             if (joins) decode_join_row(step, run, &g, i);
             if (step->out[1].width > 0 && (joins || !quantises_by_chunk(p)))
-                quantize_row(attention_out(step, run, i), p->n_head * p->d_v, row_of(run, &step->out[1], i));
+                quantize_row(step->out[1].type, attention_out(step, run, i), p->n_head * p->d_v,
+                             row_of(run, &step->out[1], i));
         }
         row = g.row_end;
     }

@@ -345,7 +345,8 @@ static void prompt_quantize_run(const ggfw_step *step, const ggfw_run *run, int3
     (void)scratch;
     row_range r = rows_of(step, row_begin, row_end, chunk);
     for (int32_t row = r.begin; row < r.end; row++)
-        quantize_row(attention_out(step, run, row), step->out[1].width, row_of(run, &step->out[1], row));
+        quantize_row(step->out[1].type, attention_out(step, run, row), step->out[1].width,
+                     row_of(run, &step->out[1], row));
 }
 
 static const ggfw_kernel prompt_quantize = {.name = "attention_prompt_quantize",

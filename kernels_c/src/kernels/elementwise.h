@@ -136,7 +136,8 @@ static void ew_run(const ggfw_step *step, const ggfw_run *run, int32_t row_begin
             const float *b = step->in[1].width > 0 ? floats_of(run, &step->in[1], row) + (one ? 0 : begin) : NULL;
             ew_columns(p, a, b, b && !one, end - begin, position, y);
         }
-        if (step->out[1].width > 0) quantize_columns(y, width, begin, end, row_of(run, &step->out[1], row));
+        if (step->out[1].width > 0)
+            quantize_columns(step->out[1].type, y, width, begin, end, row_of(run, &step->out[1], row));
     }
 }
 

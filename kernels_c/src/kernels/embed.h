@@ -35,9 +35,7 @@ static void embed_run(const ggfw_step *step, const ggfw_run *run, int32_t row_be
 
 VF_INLINE void copy_row(const ggfw_run *run, const ggfw_view *from, int32_t from_row, const ggfw_view *to,
                         int32_t to_row) {
-    int64_t bytes = (int64_t)from->width * 4;
-    if (from->type == GGFW_Q8)
-        bytes = q8_row_bytes(from->width);
+    int64_t bytes = activation_row_bytes(from->type, from->width);
     void *target = row_of(run, to, to_row), *source = row_of(run, from, from_row);
     if (target != source) memmove(target, source, (size_t)bytes);
 }

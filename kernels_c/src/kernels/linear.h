@@ -7,10 +7,14 @@
  *     linear_format.h   formats and the packed layout        linear_vector*.h  vector operations per instruction set
  *     dequant.h         blocks of a file                     linear_unpack.h   packed blocks to vectors
  *     pack.h            file rows to packed rows and back    linear_tile.h     quantised panel times rows
- *     linear_float.h    float panel times rows               linear_finish.h   bias, scale, soft cap, residual
- *     linear_panels.h   the loops that formats share         linear_run.h, linear_moe.h   the two ops
+ *     linear_exact.h    quantised panel times f32 rows       linear_float.h    float panel times rows
+ *     linear_finish.h   bias, scale, soft cap, residual      linear_panels.h   the loops that formats share
+ *     linear_run.h, linear_moe.h   the two ops
  *
- * The arithmetic of a row depends on its weight's format and on the unit only: not on the number of rows beside it, the
+ * Kernels of quantised formats come with each type of activations: GGFW_Q8 (fastest), GGFW_Q16, GGFW_F32 (exact). All
+ * read the same packed weights.
+ *
+ * The arithmetic of a row depends on its weight's format, the type of the activations and the unit only: not on the number of rows beside it, the
  * chunk or the thread. So one kernel serves decode and prompt rows.
  */
 #ifndef GGFW_LINEAR_H
@@ -21,18 +25,20 @@
 
 /* ---- functions per format ------------------------------------------------------------------------------------------------ */
 
-#define LINEAR_TILE_RUN(F, family, x_of, R)                                                                             \
-    static void linear_run_##F##_##R(const uint8_t *panel, const uint8_t *const *x, int64_t n_in, float *const *out,    \
-                                     int64_t prefetch)                                                                  \
+/* F_X: a format with an activation type. */
+#define LINEAR_TILE_RUN(F, X, R, call)                                                                                  \
+    static void linear_run_##F##_##X##_##R(const uint8_t *panel, const uint8_t *const *x, int64_t n_in,                 \
+                                           float *const *out, int64_t prefetch)                                         \
     {                                                                                                                   \
-        family##_tile_run(TYPE_##F, R, panel, x_of, n_in, out, prefetch);                                               \
+        call;                                                                                                           \
     }
+#define LINEAR_QUANT_RUN(F, X, R) LINEAR_TILE_RUN(F, X, R, linear_tile_run(TYPE_##F, GGFW_##X, R, panel, x[0], n_in, out, prefetch))
+#define LINEAR_EXACT_RUN(F, R)                                                                                          \
+    LINEAR_TILE_RUN(F, EXACT, R, linear_exact_tile_run(TYPE_##F, R, panel, (const float *const *)x, n_in, out, prefetch))
+#define LINEAR_FLOAT_RUN(F, R)                                                                                          \
+    LINEAR_TILE_RUN(F, EXACT, R, linear_float_tile_run(TYPE_##F, R, panel, (const float *const *)x, n_in, out, prefetch))
 
-#define LINEAR_COMMON(F, family, infix, x_of)                                                                           \
-    LINEAR_TILE_RUN(F, family, x_of, 1)                                                                                 \
-    LINEAR_TILE_RUN(F, family, x_of, 2)                                                                                 \
-    LINEAR_TILE_RUN(F, family, x_of, 4)                                                                                 \
-    LINEAR_TILE_RUN(F, family, x_of, 8)                                                                                 \
+#define LINEAR_COMMON(F, infix)                                                                                         \
     static int64_t linear_panel_bytes_##F(int64_t n_in) { return pack_##infix##panel_bytes(TYPE_##F, n_in); }           \
     static int64_t linear_pack_size_##F(int64_t n_out, int64_t n_in)                                                    \
     {                                                                                                                   \
@@ -54,49 +60,81 @@
         dequant_file_##infix##rows(TYPE_##F, data, n_out, n_in, ids, n, out, stride);                                   \
     }
 
-#define LINEAR_QUANT(F)                                                                                                 \
-    LINEAR_COMMON(F, linear, , x[0])                                                                                    \
-    static int64_t linear_tile_bytes_##F(int R, int64_t n_in) { return linear_tile_bytes(TYPE_##F, R, n_in); }          \
-    static void linear_tile_build_##F(int R, const uint8_t *const *rows, int n, int64_t n_in, uint8_t *tile)            \
+#define LINEAR_TILES(F, X)                                                                                              \
+    LINEAR_QUANT_RUN(F, X, 1)                                                                                           \
+    LINEAR_QUANT_RUN(F, X, 2)                                                                                           \
+    LINEAR_QUANT_RUN(F, X, 4)                                                                                           \
+    LINEAR_QUANT_RUN(F, X, 8)                                                                                           \
+    static int64_t linear_tile_bytes_##F##_##X(int R, int64_t n_in)                                                     \
     {                                                                                                                   \
-        linear_tile_build(TYPE_##F, R, rows, n, n_in, tile);                                                            \
+        return linear_tile_bytes(TYPE_##F, GGFW_##X, R, n_in);                                                          \
+    }                                                                                                                   \
+    static void linear_tile_build_##F##_##X(int R, const uint8_t *const *rows, int n, int64_t n_in, uint8_t *tile)      \
+    {                                                                                                                   \
+        linear_tile_build(TYPE_##F, GGFW_##X, R, rows, n, n_in, tile);                                                  \
     }
-
-#define LINEAR_FLOAT(F) LINEAR_COMMON(F, linear_float, float_, (const float *const *)x)
+#define LINEAR_QUANT(F)                                                                                                 \
+    LINEAR_COMMON(F, )                                                                                                  \
+    LINEAR_TILES(F, Q8)                                                                                                 \
+    LINEAR_TILES(F, Q16)                                                                                                \
+    LINEAR_EXACT_RUN(F, 1)                                                                                              \
+    LINEAR_EXACT_RUN(F, 2)                                                                                              \
+    LINEAR_EXACT_RUN(F, 4)
+#define LINEAR_FLOAT(F)                                                                                                 \
+    LINEAR_COMMON(F, float_)                                                                                            \
+    LINEAR_FLOAT_RUN(F, 1)                                                                                              \
+    LINEAR_FLOAT_RUN(F, 2)                                                                                              \
+    LINEAR_FLOAT_RUN(F, 4)                                                                                              \
+    LINEAR_FLOAT_RUN(F, 8)
 
 LINEAR_QUANT_FORMATS(LINEAR_QUANT)
 LINEAR_FLOAT_FORMATS(LINEAR_FLOAT)
 
 /* ---- what the shared loops look up ------------------------------------------------------------------------------------- */
 
-#define LINEAR_RUNS(F) { linear_run_##F##_1, linear_run_##F##_2, linear_run_##F##_4, linear_run_##F##_8 }
+#define LINEAR_TILE_OPS(F, X)                                                                                           \
+    { linear_panel_bytes_##F,                                                                                           \
+      linear_tile_bytes_##F##_##X,                                                                                      \
+      linear_tile_build_##F##_##X,                                                                                      \
+      { linear_run_##F##_##X##_1, linear_run_##F##_##X##_2, linear_run_##F##_##X##_4, linear_run_##F##_##X##_8 },       \
+      LINEAR_MAX_TILE }
+#define LINEAR_EXACT_OPS(F, eight, most)                                                                                \
+    { linear_panel_bytes_##F, NULL, NULL, { linear_run_##F##_EXACT_1, linear_run_##F##_EXACT_2, linear_run_##F##_EXACT_4, eight }, \
+      LV_FLOAT_TILE < most ? LV_FLOAT_TILE : most }
 #define LINEAR_QUANT_OPS(F)                                                                                             \
-    [TYPE_##F] = { linear_panel_bytes_##F, linear_tile_bytes_##F, linear_tile_build_##F, LINEAR_RUNS(F),                \
-                   LINEAR_MAX_TILE },
-#define LINEAR_FLOAT_OPS(F) [TYPE_##F] = { linear_panel_bytes_##F, NULL, NULL, LINEAR_RUNS(F), LV_FLOAT_TILE },
+    [TYPE_##F] = { [GGFW_F32] = LINEAR_EXACT_OPS(F, NULL, 4), [GGFW_Q8] = LINEAR_TILE_OPS(F, Q8),                       \
+                   [GGFW_Q16] = LINEAR_TILE_OPS(F, Q16) },
+#define LINEAR_FLOAT_OPS(F) [TYPE_##F] = { [GGFW_F32] = LINEAR_EXACT_OPS(F, linear_run_##F##_EXACT_8, 8) },
 
-static const linear_ops *linear_ops_of(int32_t format)
+static const linear_ops *linear_ops_of(int32_t format, int32_t activation)
 {
-    static const linear_ops table[40] = { LINEAR_QUANT_FORMATS(LINEAR_QUANT_OPS) LINEAR_FLOAT_FORMATS(LINEAR_FLOAT_OPS) };
-    return &table[format];
+    static const linear_ops table[40][GGFW_Q16 + 1] = {
+        LINEAR_QUANT_FORMATS(LINEAR_QUANT_OPS) LINEAR_FLOAT_FORMATS(LINEAR_FLOAT_OPS)
+    };
+    return &table[format][activation];
 }
 
 /* ---- the table ------------------------------------------------------------------------------------------------------------ */
 
-#define LINEAR_ENTRIES(F, wants, multiple)                                                                              \
-    { .name = "linear_" #F "_" GGFW_UNIT_NAME, .op = GGFW_OP_LINEAR, .format = TYPE_##F,                 \
+#define LINEAR_PRODUCTS(F, X, wants, multiple)                                                                          \
+    { .name = "linear_" #F "_" #X "_" GGFW_UNIT_NAME, .op = GGFW_OP_LINEAR, .format = TYPE_##F,                         \
       .row_classes = GGFW_ROWS_ANY, .activation = wants, .n_in_multiple = multiple,                                     \
       .pack_size = linear_pack_size_##F, .pack = linear_pack_##F, .unpack_rows = linear_unpack_rows_##F,                \
       .scratch_size = linear_scratch_size, .n_chunks = linear_n_chunks, .run = linear_run },                            \
-    { .name = "moe_linear_" #F "_" GGFW_UNIT_NAME, .op = GGFW_OP_MOE_LINEAR, .format = TYPE_##F,         \
+    { .name = "moe_linear_" #F "_" #X "_" GGFW_UNIT_NAME, .op = GGFW_OP_MOE_LINEAR, .format = TYPE_##F,                 \
       .row_classes = GGFW_ROWS_ANY, .activation = wants, .n_in_multiple = multiple,                                     \
       .pack_size = linear_pack_size_##F, .pack = linear_pack_##F, .unpack_rows = linear_unpack_rows_##F,                \
-      .scratch_size = linear_moe_scratch_size, .n_chunks = linear_moe_n_chunks, .run = linear_moe_run },                \
-    { .name = "embed_" #F "_" GGFW_UNIT_NAME, .op = GGFW_OP_EMBED, .format = TYPE_##F,                   \
+      .scratch_size = linear_moe_scratch_size, .n_chunks = linear_moe_n_chunks, .run = linear_moe_run },
+#define LINEAR_EMBED(F, multiple)                                                                                       \
+    { .name = "embed_" #F "_" GGFW_UNIT_NAME, .op = GGFW_OP_EMBED, .format = TYPE_##F,                                  \
       .row_classes = GGFW_ROWS_ANY, .activation = GGFW_F32, .n_in_multiple = multiple,                                  \
       .unpack_rows = linear_file_rows_##F },
-#define LINEAR_QUANT_ENTRIES(F) LINEAR_ENTRIES(F, GGFW_Q8, LINEAR_TRAITS_BLOCK_##F)
-#define LINEAR_FLOAT_ENTRIES(F) LINEAR_ENTRIES(F, GGFW_F32, 1)
+#define LINEAR_QUANT_ENTRIES(F)                                                                                         \
+    LINEAR_PRODUCTS(F, Q8, GGFW_Q8, LINEAR_TRAITS_BLOCK_##F)                                                            \
+    LINEAR_PRODUCTS(F, Q16, GGFW_Q16, LINEAR_TRAITS_BLOCK_##F)                                                          \
+    LINEAR_PRODUCTS(F, F32, GGFW_F32, LINEAR_TRAITS_BLOCK_##F)                                                          \
+    LINEAR_EMBED(F, LINEAR_TRAITS_BLOCK_##F)
+#define LINEAR_FLOAT_ENTRIES(F) LINEAR_PRODUCTS(F, F32, GGFW_F32, 1) LINEAR_EMBED(F, 1)
 
 /* Columns of a block once more: a constant expression of C11 cannot read LINEAR_TRAITS. */
 enum {

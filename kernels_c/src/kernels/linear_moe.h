@@ -16,7 +16,7 @@ LINEAR_INLINE int32_t linear_moe_groups(const ggfw_step *step, const ggfw_run *r
 {
     const ggfw_weight *w = step->weight[0];
     const int64_t panels = (w->n_out + LINEAR_PANEL - 1) / LINEAR_PANEL;
-    return linear_panel_groups(panels, linear_ops_of(w->format)->panel_bytes(w->n_in), 1, candidates, run->n_threads);
+    return linear_panel_groups(panels, linear_ops_of(w->format, step->in[0].type)->panel_bytes(w->n_in), 1, candidates, run->n_threads);
 }
 
 LINEAR_INLINE int32_t linear_moe_candidates(const ggfw_step *step, int32_t rows)
@@ -35,7 +35,7 @@ static int32_t linear_moe_n_chunks(const ggfw_step *step, const ggfw_run *run, i
 static int64_t linear_moe_scratch_size(const ggfw_step *step, const ggfw_run *run)
 {
     const int64_t rows = run->max_rows > run->max_outputs ? run->max_rows : run->max_outputs;
-    return linear_tiles_bytes(linear_ops_of(step->weight[0]->format), step->weight[0]->n_in,
+    return linear_tiles_bytes(linear_ops_of(step->weight[0]->format, step->in[0].type), step->weight[0]->n_in,
                               rows * step->params.moe.n_used);
 }
 
@@ -51,7 +51,7 @@ static void linear_moe_run(const ggfw_step *step, const ggfw_run *run, int32_t r
 {
     const ggfw_moe *params = &step->params.moe;
     const ggfw_weight *weight = step->weight[0];
-    const linear_ops *ops = linear_ops_of(weight->format);
+    const linear_ops *ops = linear_ops_of(weight->format, step->in[0].type);
     const int32_t k = params->n_used;
     const int64_t pairs = (int64_t)(row_end - row_begin) * k;
     const int32_t candidates = linear_moe_candidates(step, row_end - row_begin);
@@ -75,9 +75,7 @@ static void linear_moe_run(const ggfw_step *step, const ggfw_run *run, int32_t r
     const uint8_t *matrix = (const uint8_t *)weight->data + expert * weight->expert_stride;
     const linear_finish finish = { params->bias ? params->bias + expert * weight->n_out : NULL,
                                    params->expert_scale ? params->expert_scale[expert] : 1, 0 };
-    const int64_t slot_bytes = !params->per_slot_input         ? 0
-                               : step->in[0].type == GGFW_Q8 ? linear_q8_bytes(weight->n_in)
-                                                             : weight->n_in * 4;
+    const int64_t slot_bytes = params->per_slot_input ? activation_row_bytes(step->in[0].type, weight->n_in) : 0;
     const int block = linear_block_rows(ops, weight->n_in, LINEAR_MAX_ROWS);
     while (pair < pairs) {
         linear_rows x = { .n = 0 };

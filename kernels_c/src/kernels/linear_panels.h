@@ -3,6 +3,7 @@
 #define GGFW_LINEAR_PANELS_H
 
 #include "linear_finish.h"
+#include "linear_exact.h"
 #include "linear_float.h"
 
 /* Rows of one row block at most. A block's tiles stay in the second cache while all panels of a chunk pass. */
@@ -11,16 +12,17 @@ enum { LINEAR_MAX_ROWS = 256, LINEAR_TILE_BUDGET = 256 * 1024 };
 /* What the shared loops need to know of a format. */
 typedef struct linear_ops {
     int64_t (*panel_bytes)(int64_t n_in);
-    /* NULL for float formats, whose rows are read where they are */
+    /* NULL for f32 activations, whose rows are read where they are */
     int64_t (*tile_bytes)(int R, int64_t n_in);
     void (*tile_build)(int R, const uint8_t *const *rows, int n, int64_t n_in, uint8_t *tile);
-    /* by log2 of R; x: R rows (float formats, or R = 1), else one tile */
+    /* by log2 of R; x: R rows (f32 activations, or R = 1), else one tile */
     void (*tile_run[4])(const uint8_t *panel, const uint8_t *const *x, int64_t n_in, float *const *out,
                         int64_t prefetch);
     int max_tile;
 } linear_ops;
 
-static const linear_ops *linear_ops_of(int32_t format);
+/* activation: enum ggfw_type of the step's input. */
+static const linear_ops *linear_ops_of(int32_t format, int32_t activation);
 
 /* The activations of one row block. */
 typedef struct linear_rows {

@@ -23,7 +23,7 @@ LINEAR_INLINE int64_t linear_part_panels(const ggfw_step *step, int part)
 
 LINEAR_INLINE linear_geometry linear_cut(const ggfw_step *step, const ggfw_run *run, int32_t rows)
 {
-    const linear_ops *ops = linear_ops_of(step->weight[0]->format);
+    const linear_ops *ops = linear_ops_of(step->weight[0]->format, step->in[0].type);
     const int64_t n_in = step->weight[0]->n_in;
     linear_geometry g = { 0, 0, 0, 0 };
     for (int p = 0; p < step->params.linear.n_parts; p++) g.panels += linear_part_panels(step, p);
@@ -43,14 +43,14 @@ static int32_t linear_n_chunks(const ggfw_step *step, const ggfw_run *run, int32
 static int64_t linear_scratch_size(const ggfw_step *step, const ggfw_run *run)
 {
     const int64_t rows = run->max_rows > run->max_outputs ? run->max_rows : run->max_outputs;
-    return linear_tiles_bytes(linear_ops_of(step->weight[0]->format), step->weight[0]->n_in, rows);
+    return linear_tiles_bytes(linear_ops_of(step->weight[0]->format, step->in[0].type), step->weight[0]->n_in, rows);
 }
 
 static void linear_run(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end, int32_t chunk,
                        void *scratch)
 {
     const linear_geometry g = linear_cut(step, run, row_end - row_begin);
-    const linear_ops *ops = linear_ops_of(step->weight[0]->format);
+    const linear_ops *ops = linear_ops_of(step->weight[0]->format, step->in[0].type);
     const ggfw_linear *params = &step->params.linear;
     const int64_t n_in = step->weight[0]->n_in;
     const int32_t group = chunk / g.row_blocks;

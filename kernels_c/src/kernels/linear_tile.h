@@ -1,17 +1,23 @@
-/* linear_tile.h: quantised weights times a tile of activation rows.
+/* linear_tile.h: quantised weights times a tile of quantised activation rows.
  *
- * A *tile* is R rows of int8 activations (R = 2, 4, 8), interleaved block by block so that the product reads it as one
- * stream; a single row is read where it is. Per 32 columns:
+ * A *tile* is R rows (R = 2, 4, 8) of GGFW_Q8 or GGFW_Q16 activations, interleaved block by block so that the product
+ * reads it as one stream; a single row is read where it is. Per 32 columns:
  *
- *     int8   q[R][32]
- *     float  d[2][R]              activation scale of 16 columns
- *     i32    start[2][R]          -offset * sum of q: where the integer sum of 16 columns starts
- *  or float  total[halves][R]     sum of d * q: what the minimum of the weights is multiplied by
+ *     int8   q[R][32], of Q16 [R][2][32]
+ *     float  d[2][R], of Q16 [1][R]     activation scales
+ *     i32    start[starts][R]           -offset * sum of q: where an integer sum starts; one per 16 columns, or per 32
+ *  or float  total[halves][R]           sum of d * q: what the minimum of the weights is multiplied by
  *
- * For one panel and one row, with S0 and S1 = the integer sums of 16 columns (start included):
+ * For one panel and one row, with S0 and S1 = the integer sums of 16 columns (start included), Q8:
  *
  *     y += (S0 * d0 + S1 * d1) * d_weight  [ + m_weight * total ]    where the format has a scale per 32 columns
  *     y += (S0 * d0) * d_weight0 + (S1 * d1) * d_weight1  [ ... ]    where it has one per 16
+ *
+ * Q16, whose integer sums are 128 times that of the high parts plus that of the low parts (below 2^31: 32 columns of at
+ * most 255 * 16256):
+ *
+ *     y += S * d * d_weight  [ + m_weight * total ]
+ *     y += (S0 * d_weight0 + S1 * d_weight1) * d  [ ... ]
  *
  * The integers are exact and the floats are summed in the order of the columns, so neither R nor the place of a row in
  * its tile changes a bit.
@@ -19,31 +25,34 @@
 #ifndef GGFW_LINEAR_TILE_H
 #define GGFW_LINEAR_TILE_H
 
+#include "activation.h"
 #include "linear_unpack.h"
 #include "pack.h"
 
 enum { LINEAR_MAX_TILE = 8 };
 
-/* ---- GGFW_Q8 rows ---------------------------------------------------------------------------------------------------- */
-
 LINEAR_INLINE int64_t linear_round64(int64_t n) { return (n + 63) / 64 * 64; }
-
-/* Byte offsets of d, sum and total in a row of n columns, and its length. */
-LINEAR_INLINE int64_t linear_q8_scales(int64_t n) { return linear_round64(n); }
-LINEAR_INLINE int64_t linear_q8_sums(int64_t n) { return linear_round64(n) + n / 16 * 4; }
-LINEAR_INLINE int64_t linear_q8_totals(int64_t n) { return linear_q8_sums(n) + n / 16 * 4; }
-LINEAR_INLINE int64_t linear_q8_bytes(int64_t n) { return linear_round64(linear_q8_totals(n) + n / 32 * 4); }
 
 /* ---- building a tile --------------------------------------------------------------------------------------------------- */
 
-/* Numbers beside the scales: starts of both halves, or totals. */
-LINEAR_INLINE int linear_tile_extras(int type) { return linear_has_min(type) ? linear_halves(type) : 2; }
+/* Of the activation type `x`: bytes of q, and scales, per 32 columns. */
+LINEAR_INLINE int linear_x_bytes(int x) { return x == GGFW_Q16 ? 64 : 32; }
+LINEAR_INLINE int linear_x_scales(int x) { return x == GGFW_Q16 ? 1 : 2; }
 
-LINEAR_INLINE int linear_tile_block(int type, int R) { return R * (32 + 8 + 4 * linear_tile_extras(type)); }
+/* Integer sums per 32 columns: one where neither weights nor activations have a scale per 16. */
+LINEAR_INLINE int linear_sums(int type, int x) { return x == GGFW_Q16 ? linear_halves(type) : 2; }
 
-LINEAR_INLINE int64_t linear_tile_bytes(int type, int R, int64_t n_in)
+/* Numbers beside the scales: starts of the integer sums, or totals. */
+LINEAR_INLINE int linear_tile_extras(int type, int x) { return linear_has_min(type) ? linear_halves(type) : linear_sums(type, x); }
+
+LINEAR_INLINE int linear_tile_block(int type, int x, int R)
 {
-    return linear_round64(n_in / LINEAR_BLOCK * linear_tile_block(type, R));
+    return R * (linear_x_bytes(x) + 4 * linear_x_scales(x) + 4 * linear_tile_extras(type, x));
+}
+
+LINEAR_INLINE int64_t linear_tile_bytes(int type, int x, int R, int64_t n_in)
+{
+    return linear_round64(n_in / LINEAR_BLOCK * linear_tile_block(type, x, R));
 }
 
 /* Offset of the codes as lv_dot sees them. */
@@ -54,10 +63,11 @@ LINEAR_INLINE int linear_offset(int type)
 
 LINEAR_INLINE float linear_load_float(const uint8_t *at) { return linear_float_of_bits(linear_load32(at)); }
 
-/* The start of an integer sum, from the sum of q over its 16 columns. */
-LINEAR_INLINE int32_t linear_start(int type, const uint8_t *sum)
+/* The start of an integer sum, from the sums of q over its columns (16, or 32: sums == 1). */
+LINEAR_INLINE int32_t linear_start(int type, int sums, const uint8_t *sum)
 {
-    return -linear_offset(type) * (int32_t)linear_load32(sum);
+    const int32_t q = (int32_t)linear_load32(sum) + (sums == 1 ? (int32_t)linear_load32(sum + 4) : 0);
+    return -linear_offset(type) * q;
 }
 
 /* Sum of d * q over 16 columns. */
@@ -66,24 +76,26 @@ LINEAR_INLINE float linear_half_total(const uint8_t *d, const uint8_t *sum)
     return linear_load_float(d) * (float)(int32_t)linear_load32(sum);
 }
 
-/* rows[0..n): Q8 rows; the other R - n rows of the tile are zero. */
-LINEAR_INLINE void linear_tile_build(int type, int R, const uint8_t *const *rows, int n, int64_t n_in, uint8_t *tile)
+/* rows[0..n): rows of activation type x; the other R - n rows of the tile are zero. */
+LINEAR_INLINE void linear_tile_build(int type, int x, int R, const uint8_t *const *rows, int n, int64_t n_in, uint8_t *tile)
 {
-    const int64_t scales = linear_q8_scales(n_in), sums = linear_q8_sums(n_in), totals = linear_q8_totals(n_in);
-    if (n < R) memset(tile, 0, (size_t)linear_tile_bytes(type, R, n_in));
-    for (int64_t b = 0; b < n_in / LINEAR_BLOCK; b++, tile += linear_tile_block(type, R)) {
-        uint8_t *scale_at = tile + 32 * R, *extra_at = scale_at + 8 * R;
+    const int64_t scales = activation_scales(x, n_in), sums = activation_sums(x, n_in);
+    const int64_t totals = activation_totals(x, n_in);
+    const int q_bytes = linear_x_bytes(x), n_scales = linear_x_scales(x), n_sums = linear_sums(type, x);
+    if (n < R) memset(tile, 0, (size_t)linear_tile_bytes(type, x, R, n_in));
+    for (int64_t b = 0; b < n_in / LINEAR_BLOCK; b++, tile += linear_tile_block(type, x, R)) {
+        uint8_t *scale_at = tile + q_bytes * R, *extra_at = scale_at + 4 * n_scales * R;
         for (int r = 0; r < n; r++) {
-            const uint8_t *d = rows[r] + scales + 8 * b, *sum = rows[r] + sums + 8 * b;
-            memcpy(tile + 32 * r, rows[r] + 32 * b, 32);
-            for (int h = 0; h < 2; h++) {
-                const int32_t start = linear_start(type, sum + 4 * h);
-                const float total = linear_half_total(d + 4 * h, sum + 4 * h);
-                memcpy(scale_at + 4 * (h * R + r), d + 4 * h, 4);
-                if (!linear_has_min(type))
-                    memcpy(extra_at + 4 * (h * R + r), &start, 4);
-                else if (linear_halves(type) == 2)
-                    memcpy(extra_at + 4 * (h * R + r), &total, 4);
+            const uint8_t *d = rows[r] + scales + 4 * n_scales * b, *sum = rows[r] + sums + 8 * b;
+            memcpy(tile + q_bytes * r, rows[r] + q_bytes * b, (size_t)q_bytes);
+            for (int h = 0; h < n_scales; h++) memcpy(scale_at + 4 * (h * R + r), d + 4 * h, 4);
+            for (int h = 0; !linear_has_min(type) && h < n_sums; h++) {
+                const int32_t start = linear_start(type, n_sums, sum + 4 * h);
+                memcpy(extra_at + 4 * (h * R + r), &start, 4);
+            }
+            for (int h = 0; linear_has_min(type) && linear_halves(type) == 2 && h < 2; h++) {
+                const float total = linear_half_total(d + 4 * (n_scales == 2 ? h : 0), sum + 4 * h);
+                memcpy(extra_at + 4 * (h * R + r), &total, 4);
             }
             if (linear_has_min(type) && linear_halves(type) == 1)
                 memcpy(extra_at + 4 * r, rows[r] + totals + 4 * b, 4);
@@ -93,19 +105,31 @@ LINEAR_INLINE void linear_tile_build(int type, int R, const uint8_t *const *rows
 
 /* ---- panel times tile ----------------------------------------------------------------------------------------------- */
 
-/* Where the activations of one sub-block are: in a tile, or in a single Q8 row (R = 1). */
+/* Where the activations of one sub-block are: in a tile, or in a single row (R = 1). */
 typedef struct linear_activations {
-    const uint8_t *q;      /* [R][32] */
-    const uint8_t *scales; /* [2][R] */
-    const uint8_t *extras; /* of a tile: starts or totals, [2 or halves][R]; of a row: sums over 16, [2] */
+    const uint8_t *q;      /* [R][32], of Q16 [R][2][32] */
+    const uint8_t *scales; /* [2][R], of Q16 [1][R] */
+    const uint8_t *extras; /* of a tile: starts or totals, [n][R]; of a row: sums over 16, [2] */
     const uint8_t *totals; /* of a row: total over 32 */
 } linear_activations;
 
+/* Integer sum h (of `sums` per 32 columns) of the codes w with a row's q. */
+LINEAR_INLINE lv_floats linear_tile_dot(int x, int sums, int h, const lv_bytes w[8], const uint8_t *q, int32_t start,
+                                        int max_code)
+{
+    const int quads = 8 / sums;
+    const int8_t *at = (const int8_t *)q + 4 * quads * h;
+    if (x == GGFW_Q8) return lv_convert(lv_dot(w + quads * h, quads, at, start, max_code));
+    const lv_ints high = lv_dot(w + quads * h, quads, at, 0, max_code);
+    return lv_convert(lv_join(high, lv_dot(w + quads * h, quads, at + 32, start, max_code)));
+}
+
 /* The R sums of one sub-block, for the rows of one part. */
-LINEAR_INLINE void linear_tile_sub(int type, int R, const uint8_t *header, int sub, const uint8_t *planes,
-                                   linear_activations x, int part, lv_floats *sum)
+LINEAR_INLINE void linear_tile_sub(int type, int x, int R, const uint8_t *header, int sub, const uint8_t *planes,
+                                   linear_activations a, int part, lv_floats *sum)
 {
     const int halves = linear_halves(type), has_min = linear_has_min(type), max_code = LINEAR_TRAITS[type].max_code;
+    const int sums = linear_sums(type, x), scales = linear_x_scales(x);
     lv_bytes w[8];
     lv_floats d[2], m[2];
     linear_codes(type, planes, part, w);
@@ -113,16 +137,22 @@ LINEAR_INLINE void linear_tile_sub(int type, int R, const uint8_t *header, int s
     if (halves == 2) linear_scale(type, header, sub, 1, part, &d[1], &m[1]);
     LV_UNROLL
     for (int r = 0; r < R; r++) {
-        const int8_t *q = (const int8_t *)x.q + 32 * r;
         lv_floats scale[2], y[2];
         LV_UNROLL
-        for (int h = 0; h < 2; h++) {
-            const uint8_t *extra = x.extras + 4 * (h * R + r);
-            const int32_t start = has_min ? 0 : R == 1 ? linear_start(type, extra) : (int32_t)linear_load32(extra);
-            scale[h] = lv_set(linear_load_float(x.scales + 4 * (h * R + r)));
-            y[h] = lv_convert(lv_dot(w + 4 * h, 4, q + 16 * h, start, max_code));
+        for (int h = 0; h < sums; h++) {
+            const uint8_t *extra = a.extras + 4 * (h * R + r);
+            const int32_t start = has_min  ? 0
+                                  : R == 1 ? linear_start(type, sums, extra)
+                                           : (int32_t)linear_load32(extra);
+            y[h] = linear_tile_dot(x, sums, h, w, a.q + linear_x_bytes(x) * r, start, max_code);
         }
-        if (halves == 1) {
+        LV_UNROLL
+        for (int h = 0; h < scales; h++) scale[h] = lv_set(linear_load_float(a.scales + 4 * (h * R + r)));
+        if (sums == 1) {
+            sum[r] = lv_fma(lv_mul(y[0], scale[0]), d[0], sum[r]);
+        } else if (scales == 1) {
+            sum[r] = lv_fma(lv_fma(y[1], d[1], lv_mul(y[0], d[0])), scale[0], sum[r]);
+        } else if (halves == 1) {
             sum[r] = lv_fma(lv_fma(y[1], scale[1], lv_mul(y[0], scale[0])), d[0], sum[r]);
         } else {
             sum[r] = lv_fma(lv_mul(y[0], scale[0]), d[0], sum[r]);
@@ -130,24 +160,26 @@ LINEAR_INLINE void linear_tile_sub(int type, int R, const uint8_t *header, int s
         }
         LV_UNROLL
         for (int h = 0; has_min && h < halves; h++) {
-            const float total = R > 1           ? linear_load_float(x.extras + 4 * (h * R + r))
-                                : halves == 2 ? linear_half_total(x.scales + 4 * h, x.extras + 4 * h)
-                                              : linear_load_float(x.totals);
+            const float total = R > 1           ? linear_load_float(a.extras + 4 * (h * R + r))
+                                : halves == 2 ? linear_half_total(a.scales + 4 * (scales == 2 ? h : 0), a.extras + 4 * h)
+                                              : linear_load_float(a.totals);
             sum[r] = lv_fma(m[h], lv_set(total), sum[r]);
         }
     }
 }
 
-/* out[r][0..16) = panel times row r. x: a tile, or a Q8 row (R = 1). prefetch: distance in bytes, 0 = none. */
-LINEAR_INLINE void linear_tile_run(int type, int R, const uint8_t *panel, const uint8_t *x, int64_t n_in,
+/* out[r][0..16) = panel times row r. rows: a tile, or a row of type x (R = 1). prefetch: distance in bytes, 0 = none. */
+LINEAR_INLINE void linear_tile_run(int type, int x, int R, const uint8_t *panel, const uint8_t *rows, int64_t n_in,
                                    float *const *out, int64_t prefetch)
 {
     const int subs = LINEAR_TRAITS[type].block / LINEAR_BLOCK;
     const int header_bytes = linear_header_bytes(type), sub_bytes = linear_sub_bytes(type);
     const int share = linear_block_bytes(type) / subs; /* bytes read per sub-block */
-    linear_activations at = { x, x + 32 * R, x + 40 * R, x };
+    const int q_bytes = linear_x_bytes(x), scale_bytes = 4 * linear_x_scales(x);
+    linear_activations at = { rows, rows + q_bytes * R, rows + (q_bytes + scale_bytes) * R, rows };
     if (R == 1)
-        at = (linear_activations){ x, x + linear_q8_scales(n_in), x + linear_q8_sums(n_in), x + linear_q8_totals(n_in) };
+        at = (linear_activations){ rows, rows + activation_scales(x, n_in), rows + activation_sums(x, n_in),
+                                   rows + activation_totals(x, n_in) };
     lv_floats sum[LV_PARTS][LINEAR_MAX_TILE];
     LV_UNROLL
     for (int p = 0; p < LV_PARTS; p++) {
@@ -163,10 +195,10 @@ LINEAR_INLINE void linear_tile_run(int type, int R, const uint8_t *panel, const 
                 for (int line = 0; line < share; line += 64) __builtin_prefetch(block + s * share + prefetch + line, 0, 3);
             }
             LV_UNROLL_PARTS
-            for (int p = 0; p < LV_PARTS; p++) linear_tile_sub(type, R, block, s, planes, at, p, sum[p]);
-            at.q += R == 1 ? 32 : linear_tile_block(type, R);
-            at.scales += R == 1 ? 8 : linear_tile_block(type, R);
-            at.extras += R == 1 ? 8 : linear_tile_block(type, R);
+            for (int p = 0; p < LV_PARTS; p++) linear_tile_sub(type, x, R, block, s, planes, at, p, sum[p]);
+            at.q += R == 1 ? q_bytes : linear_tile_block(type, x, R);
+            at.scales += R == 1 ? scale_bytes : linear_tile_block(type, x, R);
+            at.extras += R == 1 ? 8 : linear_tile_block(type, x, R);
             at.totals += R == 1 ? 4 : 0;
         }
     }

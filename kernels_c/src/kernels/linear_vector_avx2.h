@@ -60,6 +60,12 @@ LINEAR_INLINE lv_ints lv_dot(const lv_bytes *w, int n, const int8_t *a, int32_t 
     return sum;
 }
 
+/* Code t of every quad. */
+LINEAR_INLINE lv_ints lv_code(lv_bytes v, int t)
+{
+    return _mm256_and_si256(_mm256_srli_epi32(v, 8 * t), _mm256_set1_epi32(255));
+}
+LINEAR_INLINE lv_ints lv_join(lv_ints high, lv_ints low) { return _mm256_add_epi32(_mm256_slli_epi32(high, 7), low); } /* 128 high + low */
 LINEAR_INLINE lv_floats lv_convert(lv_ints v) { return _mm256_cvtepi32_ps(v); }
 LINEAR_INLINE lv_floats lv_zero(void) { return _mm256_setzero_ps(); }
 LINEAR_INLINE lv_floats lv_set(float value) { return _mm256_set1_ps(value); }

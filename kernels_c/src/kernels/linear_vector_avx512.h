@@ -41,6 +41,12 @@ LINEAR_INLINE lv_ints lv_dot(const lv_bytes *w, int n, const int8_t *a, int32_t 
     return sum;
 }
 
+/* Code t of every quad. */
+LINEAR_INLINE lv_ints lv_code(lv_bytes v, int t)
+{
+    return _mm512_and_si512(_mm512_srli_epi32(v, (unsigned)(8 * t)), _mm512_set1_epi32(255));
+}
+LINEAR_INLINE lv_ints lv_join(lv_ints high, lv_ints low) { return _mm512_add_epi32(_mm512_slli_epi32(high, 7), low); } /* 128 high + low */
 LINEAR_INLINE lv_floats lv_convert(lv_ints v) { return _mm512_cvtepi32_ps(v); }
 LINEAR_INLINE lv_floats lv_zero(void) { return _mm512_setzero_ps(); }
 LINEAR_INLINE lv_floats lv_set(float value) { return _mm512_set1_ps(value); }

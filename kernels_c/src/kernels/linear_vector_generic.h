@@ -66,6 +66,9 @@ LINEAR_INLINE lv_ints lv_dot(const lv_bytes *w, int n, const int8_t *a, int32_t 
     return sum;
 }
 
+/* Code t of every quad; bytes are little endian, as the packed layout is. */
+LINEAR_INLINE lv_ints lv_code(lv_bytes v, int t) { return (lv_ints)((lv_words)v >> (8 * t) & 255); }
+LINEAR_INLINE lv_ints lv_join(lv_ints high, lv_ints low) { return high * 128 + low; }
 LINEAR_INLINE lv_floats lv_convert(lv_ints v) { return __builtin_convertvector(v, lv_floats); }
 LINEAR_INLINE lv_floats lv_zero(void) { return (lv_floats){ 0, 0, 0, 0 }; }
 LINEAR_INLINE lv_floats lv_set(float value) { return (lv_floats){ value, value, value, value }; }

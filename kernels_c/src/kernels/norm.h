@@ -92,7 +92,7 @@ static void norm_run(const ggfw_step *step, const ggfw_run *run, int32_t row_beg
             if (sum != x) memcpy(sum, x, (size_t)width * sizeof *x);
         }
         for (int32_t at = 0; at < width; at += p->group) norm_group(p, x + at, at, y + at);
-        if (step->out[1].width > 0) quantize_row(y, width, row_of(run, &step->out[1], row));
+        if (step->out[1].width > 0) quantize_row(step->out[1].type, y, width, row_of(run, &step->out[1], row));
     }
 }
 

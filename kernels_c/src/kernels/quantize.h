@@ -1,43 +1,83 @@
-/* quantize.h: float rows to GGFW_Q8 rows (see ggfw_kernels.h); the same bits in every unit. */
+/* quantize.h: float rows to GGFW_Q8 and GGFW_Q16 rows (see ggfw_kernels.h); the same bits in every unit. */
 #ifndef GGFW_QUANTIZE_H
 #define GGFW_QUANTIZE_H
 
+#include "activation.h"
 #include "rows.h"
 
 #include <math.h>
 
-/* Bytes of the q part; d, sum and total follow. */
-VF_INLINE int64_t q8_bytes(int32_t n) { return ((int64_t)n + 63) / 64 * 64; }
+/* Scale of a block whose largest bit pattern is `bits`. A block with an infinity or a NaN gets the scale NaN, so that it
+ * is seen downstream; scales that are no normal numbers are zero. The q of both are zero. */
+VF_INLINE float quantize_scale(uint32_t bits, float most) {
+    float largest;
+    memcpy(&largest, &bits, 4);
+    float scale = largest / most;
+    if (bits >= 0x7f800000u) return NAN;
+    return scale >= 1.17549435e-38f ? scale : 0.0f;
+}
 
-VF_INLINE int64_t q8_row_bytes(int32_t n) { return (q8_bytes(n) + n / 16 * 8 + n / 32 * 4 + 63) / 64 * 64; }
-
-/* Quantise columns [begin, end) (multiples of 32) of a row of n columns; x points to column `begin`. A block with an
- * infinity or a NaN gets the scale NaN, so that it is seen downstream; scales that are no normal numbers are zero. */
-static void quantize_columns(const float *x, int32_t n, int32_t begin, int32_t end, uint8_t *row) {
+static void quantize_columns8(const float *x, int32_t n, int32_t begin, int32_t end, uint8_t *row) {
     int8_t *q = (int8_t *)row;
-    float *d = (float *)(row + q8_bytes(n));
-    int32_t *sum = (int32_t *)(d + n / 16);
-    float *total = (float *)(sum + n / 16);
+    float *d = (float *)(row + activation_scales(GGFW_Q8, n));
+    int32_t *sum = (int32_t *)(row + activation_sums(GGFW_Q8, n));
+    float *total = (float *)(row + activation_totals(GGFW_Q8, n));
     for (int32_t at = begin; at < end; at += 16, x += 16) {
-        uint32_t bits = vf_largest_bits16(x);
-        float largest;
-        memcpy(&largest, &bits, 4);
-        float scale = largest / 127.0f;
-        if (bits >= 0x7f800000u || !(scale >= 1.17549435e-38f)) {
-            d[at / 16] = bits >= 0x7f800000u ? NAN : 0.0f;
+        float scale = d[at / 16] = quantize_scale(vf_largest_bits16(x), 127.0f);
+        if (scale > 0.0f) {
+            sum[at / 16] = vf_quantize16(x, scale, q + at);
+        } else {
             memset(q + at, 0, 16);
             sum[at / 16] = 0;
-            continue;
         }
-        d[at / 16] = scale;
-        sum[at / 16] = vf_quantize16(x, scale, q + at);
     }
     /* Products of a float and a small integer are exact in double, so the sum is rounded once in every unit. */
     for (int32_t i = begin / 32; i < end / 32; i++)
         total[i] = (float)((double)d[2 * i] * sum[2 * i] + (double)d[2 * i + 1] * sum[2 * i + 1]);
 }
 
-VF_INLINE void quantize_row(const float *x, int32_t n, uint8_t *row) { quantize_columns(x, n, 0, n, row); }
+/* 16 columns to both planes; returns the sum. Adding 1.5 * 2^23 and taking it off rounds to the nearest even integer; the
+ * compiler makes vectors of it. */
+VF_INLINE int32_t quantize_planes(const float *x, float d, int8_t *high, int8_t *low) {
+    int32_t sum = 0;
+    for (int i = 0; i < 16; i++) {
+        int32_t v = (int32_t)((x[i] / d + 12582912.0f) - 12582912.0f), h = (v + 64) >> 7;
+        high[i] = (int8_t)h;
+        low[i] = (int8_t)(v - h * 128);
+        sum += v;
+    }
+    return sum;
+}
+
+static void quantize_columns16(const float *x, int32_t n, int32_t begin, int32_t end, uint8_t *row) {
+    float *d = (float *)(row + activation_scales(GGFW_Q16, n));
+    int32_t *sum = (int32_t *)(row + activation_sums(GGFW_Q16, n));
+    float *total = (float *)(row + activation_totals(GGFW_Q16, n));
+    for (int32_t at = begin; at < end; at += 32, x += 32) {
+        int8_t *high = (int8_t *)row + 2 * at, *low = high + 32;
+        uint32_t first = vf_largest_bits16(x), second = vf_largest_bits16(x + 16);
+        float scale = d[at / 32] = quantize_scale(first > second ? first : second, 16256.0f);
+        int32_t *s = sum + at / 16;
+        if (scale > 0.0f) {
+            s[0] = quantize_planes(x, scale, high, low);
+            s[1] = quantize_planes(x + 16, scale, high + 16, low + 16);
+        } else {
+            memset(high, 0, 64);
+            s[0] = s[1] = 0;
+        }
+        total[at / 32] = (float)((double)scale * (s[0] + s[1]));
+    }
+}
+
+/* Quantise columns [begin, end) (multiples of 32) of a row of n columns to `type`; x points to column `begin`. */
+VF_INLINE void quantize_columns(int32_t type, const float *x, int32_t n, int32_t begin, int32_t end, uint8_t *row) {
+    if (type == GGFW_Q16) quantize_columns16(x, n, begin, end, row);
+    else quantize_columns8(x, n, begin, end, row);
+}
+
+VF_INLINE void quantize_row(int32_t type, const float *x, int32_t n, uint8_t *row) {
+    quantize_columns(type, x, n, 0, n, row);
+}
 
 static void quantize_run(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end, int32_t chunk,
                          void *scratch) {
@@ -47,7 +87,8 @@ static void quantize_run(const ggfw_step *step, const ggfw_run *run, int32_t row
     for (int32_t row = r.begin; row < r.end; row++) {
         uint8_t *to = row_of(run, &step->out[0], row);
         for (int32_t slot = 0; slot < slots; slot++)
-            quantize_row(floats_of(run, &step->in[0], row) + (int64_t)slot * n, n, to + slot * q8_row_bytes(n));
+            quantize_row(step->out[0].type, floats_of(run, &step->in[0], row) + (int64_t)slot * n, n,
+                         to + slot * activation_row_bytes(step->out[0].type, n));
     }
 }
 
