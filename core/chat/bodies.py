@@ -422,7 +422,9 @@ class Pythonic:
                 (key, f"{lark.text(key + '=')} {lark.value(tool, schema)}")
                 for key, schema in (properties.items() if isinstance(properties, dict) else ())
             ]
-            ways.append(f"{lark.text('[' + tool.name + '(')} {_listed(lark, pairs, required)} {lark.text(')]')}")
+            ways.append(
+                f"{lark.text('[' + tool.name + '(')} {_listed(lark, pairs, required)} {lark.text(')]')}"
+            )
         return lark.rule(" | ".join(ways))
 
 

@@ -63,7 +63,20 @@ class Capabilities:
     @cached_property
     def tools(self) -> bool:
         """Whether tool definitions arrive in the prompt."""
-        return "probe_d81" in self._ask([_HI], tools=[_tool("probe_d81")])
+        return self.tools_variable is not None
+
+    @cached_property
+    def tools_variable(self) -> str | None:
+        """The variable in which it looks for tool definitions: ``tools`` or ``xml_tools``; None: it has none."""
+        for name in ("tools", "xml_tools"):
+            if "probe_d81" in self._ask([_HI], **{name: [_tool("probe_d81")]}):
+                return name
+        return None
+
+    @cached_property
+    def needs_tools(self) -> bool:
+        """Whether it fails where there are no tools, but takes an empty list of them."""
+        return self.probe([_HI]) is None and self.probe([_HI], tools=[]) is not None
 
     @cached_property
     def tool_calls(self) -> bool:
@@ -143,7 +156,7 @@ class Capabilities:
     def to_dict(self) -> dict[str, Any]:
         """All of them, for display; probes what has not been asked yet."""
         names = (
-            "system_role", "typed_content", "prefill", "tools", "tool_calls", "tool_results",
+            "system_role", "typed_content", "prefill", "tools", "tools_variable", "tool_calls", "tool_results",
             "parallel_tool_calls", "mapping_arguments", "null_content", "thinking_switch", "reasoning_effort",
             "reasoning_history",
         )  # fmt: skip
@@ -158,10 +171,11 @@ def typed(message: Message) -> Message:
 
 
 def _tool(name: str) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": {"key5": {"type": "string", "description": "k"}}}
+    # Not the key of _call_message: some templates print definitions in Python's notation.
+    parameters = {"type": "object", "properties": {"place": {"type": "string", "description": "p"}}}
     return {
         "type": "function",
-        "function": {"name": name, "description": "d", "parameters": {**parameters, "required": ["key5"]}},
+        "function": {"name": name, "description": "d", "parameters": {**parameters, "required": ["place"]}},
     }
 
 

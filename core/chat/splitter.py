@@ -85,6 +85,7 @@ class Splitter:
         self._space = ""  # white space that may turn out to be layout
         self._lead = True  # nothing but blocks came so far, or since the last call
         self._blocks = 0
+        self._has_text = False
         self._n_calls = self._n_broken = 0
         self._shown = ""  # kind of the last message that showed something, with headers
         self._fresh = False  # a message has begun and shown nothing yet
@@ -210,7 +211,7 @@ class Splitter:
     def _text(self, c: str, end: int) -> None:
         """A character that belongs to no mark; ``end`` is where it ends."""
         if c in SPACE:
-            if self._lead and self._blocks:
+            if self._lead and self._blocks and not self._has_text:
                 return
             if self._lead or self._calls or self._form.channels:
                 self._space += c
@@ -225,7 +226,7 @@ class Splitter:
                 self._enter(bare, "")
                 return
         self._give("text", self._space + c, end)
-        self._space, self._lead = "", False
+        self._space, self._lead, self._has_text = "", False, True
 
     def _mark(self, mark: str) -> None:
         """A whole mark has come."""
@@ -359,6 +360,7 @@ class Splitter:
         rest = self._raw[len(mark) - len(self._mark_text) :]
         space, self._space = self._space, ""
         self._give("text", space + mark, self._pos - len(rest))
+        self._has_text = self._has_text or bool(mark)
         self._again(rest)
 
     def _in_spoiled(self, c: str) -> None:

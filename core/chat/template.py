@@ -134,21 +134,20 @@ class ChatTemplate:
     ) -> str:
         """The prompt as a string whose foreign characters are marked."""
         if any("tool_calls" in m for m in messages):
-            if self.capabilities.tool_calls:
-                messages = [self._with_calls(m) for m in messages]
-            else:
+            if self._writes_calls_as_text:
                 messages = calls_as_text(messages)
+            else:
+                messages = [self._with_calls(m) for m in messages]
         if self.capabilities.typed_content:
             messages = [typed(m) for m in messages]
         shaped = track(messages)
         for message, original in zip(shaped, messages, strict=True):
             message["role"] = original["role"]  # one of four known words
-        return self._render(
-            messages=shaped,
-            tools=track(list(tools)) if tools else None,
-            add_generation_prompt=add_generation_prompt,
-            **{k: track(v) for k, v in variables.items()},
-        )
+        given = {k: track(v) for k, v in variables.items()}
+        given["tools"] = track([]) if self.capabilities.needs_tools else None
+        if tools:
+            given[self.capabilities.tools_variable or "tools"] = track(list(tools))
+        return self._render(messages=shaped, add_generation_prompt=add_generation_prompt, **given)
 
     def _continued(
         self,
@@ -165,6 +164,14 @@ class ChatTemplate:
             if at >= 0:
                 return text[:at]
         return join((self._text(messages[:-1], tools, True, variables), Tracked(last["content"])))
+
+    @cached_property
+    def _writes_calls_as_text(self) -> bool:
+        """Whether calls and results of earlier turns go in as text: the template would drop them, and it has no form of
+        its own that it tells the model about.
+        """
+        can = self.capabilities
+        return not can.tool_calls and (not can.tools or "<tool_call>" in self.source)
 
     def _with_calls(self, message: Message) -> Message:
         """A message with its calls in the shape that this template reads."""
