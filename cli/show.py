@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ggfw.cli import terminal
-from ggfw.cli.loading import models_dir_option
+from ggfw.cli.loading import COUNT, models_dir_option
 from ggfw.cli.settings import setting, verb
 
 if TYPE_CHECKING:
-    from ggfw.gguf import GGUF, Analysis
+    from ggfw.gguf import GGUF
     from ggfw.support import Support
 
 __all__ = ["show_verb"]
@@ -29,47 +29,82 @@ MAX_SHOWN = 16
 @setting(
     "--graph", is_flag=True, help="Print the graph that the architecture describes, and the plan made of it."
 )
+@setting("--find-token", metavar="TEXT", help="List the tokens that contain TEXT, exact ones first.")
+@setting(
+    "--neighbors", metavar="TOKEN", help="List the tokens whose embeddings are nearest to one (id or text)."
+)
+@setting(
+    "--count", "-k", type=COUNT, help="Tokens that --find-token (100) and --neighbors (10) list at most."
+)
 @setting(
     "--backend", metavar="NAME", help="Kernel backend that the plan is made for; default: the best here."
 )
 @setting("--json", "as_json", is_flag=True, help="Print JSON.")
 @models_dir_option
-def show_verb(model: str, as_json: bool, models_dir: str | None, backend: str | None, **parts: bool) -> None:
+def show_verb(
+    model: str,
+    as_json: bool,
+    models_dir: str | None,
+    backend: str | None,
+    find_token: str | None,
+    neighbors: str | None,
+    count: int | None,
+    **parts: bool,
+) -> None:
     """Show what the file of MODEL says about itself: by default a summary, and what it needs to run here.
 
     Nothing of that has to be installed: what is missing is named.
     """
+    from ggfw.cli.facts import facts
     from ggfw.cli.resolve import find_model
-    from ggfw.gguf import GGUF, analyze
+    from ggfw.gguf import GGUF
     from ggfw.support import support
 
     with GGUF.open(find_model(model, models_dir)) as gguf:
-        chosen = [name for name, wanted in parts.items() if wanted]
         found: dict[str, Any] = {}
-        if as_json or not chosen:
-            found["summary"] = analyze(gguf)
-            found["support"] = support(gguf, backend=backend)
+        if find_token is not None:
+            found["found_tokens"] = _found_tokens(gguf, find_token, count or 100)
+        if neighbors is not None:
+            found["neighbors"] = _neighbors(gguf, neighbors, count or 10)
         if parts["metadata"]:
             found["metadata"] = {key: _shown(value) for key, value in gguf.metadata.items()}
         if parts["tensors"]:
-            found["tensors"] = _tensors(gguf)
+            found["tensor_list"] = _tensors(gguf)
         if parts["template"]:
-            found["template"] = gguf.get("tokenizer.chat_template")
+            found["template_text"] = gguf.get("tokenizer.chat_template")
         if parts["graph"]:
             found |= _graph(gguf, backend)
-        if as_json:
-            found |= {"support": found["support"].to_dict()}
-            summary = found.pop("summary").to_dict()
-            terminal.print_json({**summary, "sampling": _sampling(gguf), **found})
+        if as_json or not found:
+            needs = support(gguf, backend=backend)
+            summary = facts(gguf, needs)
+            if as_json:
+                terminal.print_json({**summary, "support": needs.to_dict(), **found})
+            else:
+                _print_summary(summary)
+                _print_support(needs, gguf)
             return
         for name, value in found.items():
             _PRINT[name](value, gguf)
 
 
-def _sampling(gguf: GGUF) -> dict[str, Any]:
-    """What the file recommends for sampling."""
-    prefix = "general.sampling."
-    return {key.removeprefix(prefix): value for key, value in gguf.metadata.items() if key.startswith(prefix)}
+def _found_tokens(gguf: GGUF, text: str, limit: int) -> list[dict[str, Any]]:
+    from dataclasses import asdict
+
+    from ggfw.token_search import search_tokens
+    from ggfw.tokenizer import Tokenizer
+
+    return [asdict(token) for token in search_tokens(Tokenizer.from_metadata(gguf.metadata), text, limit)]
+
+
+def _neighbors(gguf: GGUF, token: str, k: int) -> list[dict[str, Any]]:
+    from dataclasses import asdict
+
+    from ggfw.threads import default_threads
+    from ggfw.token_search import nearest_tokens
+    from ggfw.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.from_metadata(gguf.metadata)
+    return [asdict(t) for t in nearest_tokens(gguf, tokenizer, token, k, threads=default_threads())]
 
 
 def _shown(value: Any) -> Any:
@@ -115,44 +150,48 @@ def _graph(gguf: GGUF, backend: str | None) -> dict[str, Any]:
     return {"graph": [repr(node) for node in described.graph.nodes], "plan": plan.describe().splitlines()}
 
 
-def _print_summary(found: Analysis, gguf: GGUF) -> None:
+def _print_summary(found: dict[str, Any]) -> None:
     from ggfw.cli.progress import size
 
-    experts = f"{found.n_experts}, {found.n_experts_used} per token" if found.n_experts else None
-    window = found.sliding_window and f"{found.sliding_window} positions" + (
-        f" in {found.sliding_window_layers} layers" if found.sliding_window_layers is not None else ""
+    experts = found["experts"] and f"{found['experts']}, {found['experts_used']} per token"
+    window = found["window"] and f"{found['window']} positions" + (
+        f" in {found['window_layers']} layers" if found["window_layers"] is not None else ""
     )
+    k, v = found["head_dim"], found["head_dim_v"]
+    cache = found["kv_bytes"] or {}
+    largest = list(cache.items())[-1:]
+    tokenizer, template = found["tokenizer"], found["template"]
     rows: dict[str, Any] = {
-        "name": found.name,
-        "architecture": found.architecture,
-        "file": "\n".join(found.paths),
-        "size": size(found.n_bytes),
-        "parameters": f"{found.n_parameters:,} ({found.bits_per_weight:.2f} bits per weight)",
-        "quantization": found.quantization,
-        "layers": found.n_layer,
-        "embedding": found.n_embd,
-        "feed forward": found.n_ff,
-        "heads": found.n_head,
-        "KV heads": found.n_head_kv,
-        "head size": found.head_dim_k
-        if found.head_dim_k == found.head_dim_v
-        else f"{found.head_dim_k} (K), {found.head_dim_v} (V)",
+        "name": found["name"],
+        "architecture": found["architecture"],
+        "file": "\n".join(found["paths"]),
+        "size": size(found["file_bytes"]),
+        "parameters": f"{found['parameters']:,} ({found['bits_per_weight']:.2f} bits per weight)",
+        "quantization": found["quantization"],
+        "layers": found["layers"],
+        "embedding": found["embedding"],
+        "feed forward": found["ffn"],
+        "heads": found["heads"],
+        "KV heads": found["heads_kv"],
+        "head size": k if k == v else f"{k} (K), {v} (V)",
         "experts": experts,
-        "vocabulary": found.n_vocab,
-        "context": found.n_ctx_train,
+        "vocabulary": found["vocab"],
+        "context": found["context"],
         "window": window,
-        "rope": ", ".join(f"{key} {value}" for key, value in found.rope.items()),
-        "tokenizer": " ".join(filter(None, (found.tokenizer, found.pre_tokenizer))),
-        "chat template": "yes" if found.has_chat_template else "no",
-        "sampling": ", ".join(f"{key} {value}" for key, value in _sampling(gguf).items()),
-        "KV cache": found.kv_full and f"{size(found.kv_full.f16)} as f16 at {found.kv_full.n_ctx} positions",
-        "tensors": found.n_tensors,
+        "rope": ", ".join(f"{key} {value}" for key, value in found["rope"].items() if value is not None),
+        "tokenizer": " ".join(filter(None, (tokenizer["model"], tokenizer["pre"]))),
+        "chat template": "yes" if template["present"] else "no",
+        "dialect": template["dialect"],
+        "sampling": ", ".join(f"{key} {value}" for key, value in found["sampling"].items()),
+        "KV cache": "".join(f"{size(row['f16'])} as f16 at {n} positions" for n, row in largest),
+        "fits here": found["fits_here"],
+        "tensors": found["tensors"],
     }
     for key, value in rows.items():
         if value not in (None, "", 0):
             print(f"{key:14} {value}")
-    for name, share in found.types.items():
-        print(f"  {name:12} {share.n_tensors:4} tensors, {size(share.n_bytes)}")
+    for share in found["formats"]:
+        print(f"  {share['type']:12} {share['tensors']:4} tensors, {size(share['bytes'])}")
 
 
 def _print_support(found: Support, gguf: GGUF) -> None:
@@ -197,12 +236,23 @@ def _print_lines(lines: list[str], gguf: GGUF) -> None:
         print(line)
 
 
+def _print_tokens(tokens: list[dict[str, Any]], gguf: GGUF) -> None:
+    similar = any(token["similarity"] is not None for token in tokens)
+    terminal.print_table(
+        ["id", "stored", "text", *(["similarity"] if similar else [])],
+        [
+            [str(t["id"]), t["raw"], repr(t["text"]), *([f"{t['similarity']:.4f}"] if similar else [])]
+            for t in tokens
+        ],
+    )
+
+
 _PRINT: dict[str, Callable[[Any, GGUF], None]] = {
-    "summary": _print_summary,
-    "support": _print_support,
+    "found_tokens": _print_tokens,
+    "neighbors": _print_tokens,
     "metadata": _print_metadata,
-    "tensors": _print_tensors,
-    "template": _print_template,
+    "tensor_list": _print_tensors,
+    "template_text": _print_template,
     "graph": _print_lines,
     "plan": _print_lines,
 }

@@ -77,7 +77,7 @@ def test_show(cli: Cli, model: Path) -> None:
     for line in ("architecture   llama", "layers         2", "context        512", "chat template  yes"):
         assert line in said.out
     found = json.loads(cli("show", model, "--json").out)
-    assert found["architecture"] == "llama" and found["n_layer"] == 2 and found["sampling"] == {}
+    assert found["architecture"] == "llama" and found["layers"] == 2 and found["sampling"] == {}
 
 
 def test_show_parts(cli: Cli, model: Path) -> None:
@@ -89,13 +89,62 @@ def test_show_parts(cli: Cli, model: Path) -> None:
     graph = cli("show", model, "--graph").out
     assert "attention" in graph and "rms_norm" in graph
     found = json.loads(cli("show", model, "--json", "--tensors", "--metadata", "--template", "--graph").out)
-    assert found["template"] == CHATML
-    assert {"name": "output_norm.weight", "shape": [32], "type": "F32"}.items() <= found["tensors"][
+    assert found["template_text"] == CHATML
+    assert {"name": "output_norm.weight", "shape": [32], "type": "F32"}.items() <= found["tensor_list"][
         -2
     ].items()
     assert found["metadata"]["tokenizer.ggml.tokens"]["length"] == 262
     assert found["metadata"]["tokenizer.ggml.tokens"]["first"][:2] == ["<unk>", "<s>"]
     assert len(found["plan"]) > 5 and len(found["graph"]) > 10
+
+
+KEYS = (
+    "architecture name gguf_version supported reason parameters file_bytes bits_per_weight layers embedding ffn heads "
+    "heads_kv head_dim vocab context window window_layers rope tokenizer template formats largest kv_bytes fits_here"
+)
+
+
+def test_show_names_its_facts(cli: Cli, model: Path) -> None:
+    found = json.loads(cli("show", model, "--json").out)
+    assert set(KEYS.split()) <= set(found)
+    assert set(found["rope"]) == {"base", "scaling", "factor"}
+    assert set(found["tokenizer"]) == {"model", "pre", "bos", "eos", "add_bos"}
+    assert set(found["template"]) == {"present", "dialect"}
+    assert (
+        set(found["formats"][0]) == {"type", "tensors", "bytes", "parameters"} and len(found["largest"]) == 5
+    )
+    assert (
+        found["supported"] is True
+        and found["reason"] is None
+        and found["fits_here"].startswith("yes, up to ")
+    )
+    assert found["kv_bytes"]["512"] == {
+        "f32": 131072,
+        "f16": 65536,
+        "bf16": 65536,
+        "q8_0": 34816,
+        "q4_0": 18432,
+    }
+
+
+def test_tokens_are_found_by_text_and_by_embedding(cli: Cli, model: Path) -> None:
+    found = json.loads(cli("show", model, "--find-token", "A", "--json").out)["found_tokens"]
+    assert (
+        found[0]["text"] == "A"
+        and found[1]["text"] == "a"
+        and all("a" in (t["text"] + t["raw"]).lower() for t in found)
+    )
+    near = json.loads(cli("show", model, "--neighbors", "A", "--json", "-k", "3").out)["neighbors"]
+    assert len(near) == 3 and near[0]["similarity"] >= near[1]["similarity"]
+    assert found[0]["id"] not in [t["id"] for t in near]
+    by_id = json.loads(cli("show", model, "--neighbors", str(found[0]["id"]), "--json", "-k", "3").out)[
+        "neighbors"
+    ]
+    assert by_id == near
+    assert "similarity" in cli("show", model, "--neighbors", "A").out.splitlines()[0]
+    wrong = cli("show", model, "--neighbors", "no such token")
+    assert wrong.code == 1 and "give one token" in wrong.err
+    assert cli("show", model, "--find-token", "").code == 1
 
 
 def test_list(cli: Cli, tmp_path: Path) -> None:
