@@ -12,43 +12,32 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ggfw.cache import OutOfPages
-from ggfw.errors import (
-    ContextLengthExceeded,
-    DeadlineExceeded,
-    GenerationCanceled,
-    GenerationError,
-    InvalidRequest,
-    NonFiniteLogits,
-    QueueFull,
-)
+from ggfw.errors import DeadlineExceeded, GenerationCanceled, GenerationError, InvalidRequest, QueueFull
 from ggfw.handle import Handle
-from ggfw.output import Output
-from ggfw.request import Request, check_logprobs, check_max_tokens, with_seed
+from ggfw.intake import Intake
+from ggfw.metrics import GAP_BOUNDS, STEP_BOUNDS, EngineMetrics, Meter, PoolUse
+from ggfw.request import Request
+from ggfw.reuse import KeepBudget, PrefixReuse
 from ggfw.running import Running
-from ggfw.sampling import SamplerFactory, StopStrings, TokenLogprob, token_logprob
-from ggfw.sampling.constrained import ConstrainedSampler
-from ggfw.sampling.constraint import MaskedConstraint
-from ggfw.scheduler import Scheduler, Step
+from ggfw.scheduler import Scheduler
+from ggfw.step_times import StepTimes
+from ggfw.stepping import Stepper, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ggfw.chat.deltas import Delta
-    from ggfw.descriptors import SamplerStage
     from ggfw.model import LoadedModel
-    from ggfw.sampling.arithmetic import F32
 
 T = TypeVar("T")
 
 #: What a job yields when it cannot go on before others have given pages back.
 WAIT = object()
+
+#: Seconds between two looks at requests that nothing but a job keeps from going on.
+_PATIENCE = 0.01
 
 
 class Engine:
@@ -58,41 +47,51 @@ class Engine:
         model: the loaded model; the engine does not close it.
         n_parallel: requests that run at once; default: as many as the model was loaded for.
         max_queue: requests that may wait besides; more are refused with QueueFull.
+        prefix_cache_mb: MiB that pages and recurrent states of earlier requests may take; 0 = nothing is reused
+            between requests; None = a quarter of the cache, at least 512 MiB, at most the cache.
+        step_budget: milliseconds that a step may take while requests decode; prompts are cut to fit.
     """
 
-    def __init__(self, model: LoadedModel, *, n_parallel: int | None = None, max_queue: int = 64) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        n_parallel: int | None = None,
+        max_queue: int = 64,
+        prefix_cache_mb: int | None = None,
+        step_budget: float = 50.0,
+    ) -> None:
         self.model = model
         self.max_queue = max_queue
-        self.n_steps = 0
         executor = model.executor
         if n_parallel is None:
             n_parallel = getattr(model, "n_parallel", 1)
+        chunkable = model.architecture.chunkable
+        budget = KeepBudget.of(model.cache, executor.memory, prefix_cache_mb, n_parallel)
+        self.reuse = PrefixReuse(model.cache, executor.memory, budget, chunkable=chunkable)
         self.scheduler = Scheduler(
             model.cache,
+            self.reuse,
+            StepTimes(step_budget),
             n_parallel=n_parallel,
             max_rows=executor.max_rows,
             max_outputs=executor.max_outputs,
-            chunkable=model.architecture.chunkable,
+            chunkable=chunkable,
             start=self._start_or_fail,
         )
+        self._intake = Intake(model, self._on_cancel)
+        self._meter = Meter()
+        self._stepper = Stepper(model, self.scheduler, self._meter, self._ended)
         self._inbox: deque[Running] = deque()
         self._jobs: deque[tuple[Generator[Any, None, Any], Future[Any]]] = deque()
         self._wake = threading.Condition(threading.Lock())
         self._n_open = 0  # requests that have not ended
         self._mean_ms = 0.0  # of recent requests, for retry-after
-        self._step_lock = (
-            threading.Lock()
-        )  # so that an abort never hits the step after the one it was meant for
-        self._in_step: list[Running] = []
-        self._aborted = False
+        self._any_canceled = False
+        self._next_deadline = float("inf")
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._pid = 0  # of the process the thread lives in
-
-    @cached_property
-    def _samplers(self) -> SamplerFactory:
-        """Made for the first request: the tokenizer may still be under way when the engine starts, or be unusable."""
-        return SamplerFactory(self.model.tokenizer, _sampler_stages)
 
     # -- for callers, in any thread -------------------------------------------------------------------------------
 
@@ -105,28 +104,39 @@ class Engine:
             QueueFull: too many requests wait already.
             GenerationError: the model is closed, or runs in a process from which this one was forked.
         """
+        return self.submit_choices([request])[0]
+
+    def submit_choices(self, requests: Sequence[Request]) -> list[Handle]:
+        """Queue requests with the same prompt, which is evaluated once: the others take it over from the first.
+
+        Apart from the prompt each request is a request like any other: give each its own seed, parser and constraint.
+
+        Raises:
+            InvalidRequest: there are none, or their prompts differ; besides the errors of :meth:`submit`, with none
+                of them queued.
+        """
         self._check_process()
-        limit = self._check(request)
-        request.params = with_seed(request.params)
-        setup = self._samplers.setup(
-            request.params, ignore_eos=request.ignore_eos, n_logprobs=check_logprobs(request.logprobs)
-        )
-        handle = Handle(request.id, self._on_cancel)
-        decoder = self.model.tokenizer.decoder(special=request.special_tokens)
-        output = Output(decoder, StopStrings(request.stop), request.parser)
-        work = Running(request, handle, limit, output, setup)
+        if not requests:
+            raise InvalidRequest("there is no request; at least one is needed", param="n")
+        first = requests[0]
+        if any(other.prompt != first.prompt or other.cache_key != first.cache_key for other in requests[1:]):
+            raise InvalidRequest("choices have one prompt, but these requests have several", param="n")
+        choices = [self._intake.take(request) for request in requests]
+        for other in choices[1:]:
+            other.leader = choices[0]
+        choices[0].leads = len(choices) > 1
         with self._wake:
             if self._stopping:
                 raise GenerationError("the model is closed")
-            if self._n_open >= self.scheduler.n_parallel + self.max_queue:
-                n = self._n_open - self.scheduler.n_parallel
+            if self._n_open + len(choices) > self.scheduler.n_parallel + self.max_queue:
+                n = max(self._n_open - self.scheduler.n_parallel, 0)
                 seconds = max(1.0, self._mean_ms * 1e-3 * n / self.scheduler.n_parallel)
-                raise QueueFull(f"{n} requests are waiting, the most there may be; try again later", seconds)
-            self._n_open += 1
-            self._inbox.append(work)
+                raise QueueFull(f"{n} requests are waiting, {self.max_queue} may; try again later", seconds)
+            self._n_open += len(choices)
+            self._inbox.extend(choices)
             self._run_thread()
             self._wake.notify()
-        return handle
+        return [work.handle for work in choices]
 
     def run(self, job: Generator[Any, None, T]) -> Future[T]:
         """Run ``job`` in the engine's thread: one of its pieces (up to the next ``yield``) between two steps.
@@ -145,6 +155,11 @@ class Engine:
         return future
 
     @property
+    def n_steps(self) -> int:
+        """Steps that were run."""
+        return self._meter.steps
+
+    @property
     def n_running(self) -> int:
         """Requests that have been admitted and not ended."""
         return len(self.scheduler.running)
@@ -153,6 +168,41 @@ class Engine:
     def n_waiting(self) -> int:
         """Requests in the queue."""
         return max(0, self._n_open - len(self.scheduler.running))
+
+    def metrics(self) -> EngineMetrics:
+        """What it has done, and what it holds now."""
+        meter, reuse, cache = self._meter, self.reuse, self.model.cache
+        sizes = self.model.executor.memory.page_bytes
+        return EngineMetrics(
+            n_running=self.n_running,
+            n_waiting=self.n_waiting,
+            prompt_tokens=meter.prompt_tokens,
+            cached_tokens=reuse.n_tokens,
+            generated_tokens=meter.generated_tokens,
+            steps=meter.steps,
+            step_seconds=meter.histogram(STEP_BOUNDS, meter.step_buckets, meter.step_sum),
+            gap_seconds=meter.histogram(GAP_BOUNDS, meter.gap_buckets, meter.gap_sum),
+            python_seconds=meter.python_seconds,
+            rows=meter.rows,
+            request_steps=meter.request_steps,
+            pools=tuple(
+                PoolUse(pool.n_pages, pool.n_used, pool.n_kept, n_bytes, pool.spec.window)
+                for pool, n_bytes in zip(cache.pools, sizes, strict=True)
+            ),
+            n_slots=cache.n_slots,
+            n_slots_used=cache.n_slots_used,
+            prefix_lookups=reuse.n_asked,
+            prefix_hits=reuse.n_hits,
+            prefix_evictions=reuse.tree.n_evicted,
+            prefix_bytes=reuse.tree.n_bytes,
+            snapshot_bytes=reuse.tree.snapshots.n_bytes,
+            preemptions=self.scheduler.n_preempted,
+            drafts_proposed=meter.drafts_proposed,
+            drafts_accepted=meter.drafts_accepted,
+            finished=meter.finished,
+            canceled=meter.canceled,
+            failed=meter.failed,
+        )
 
     def close(self) -> bool:
         """Cancel everything and end the thread; False if that had been done before."""
@@ -166,7 +216,7 @@ class Engine:
             thread = self._thread
             self._wake.notify()
         if thread is not None and thread is not threading.current_thread():
-            self._abort(whoever=True)
+            self._stepper.abort(whoever=True)
             thread.join()
         return True
 
@@ -181,59 +231,6 @@ class Engine:
                 "load the model after forking"
             )
 
-    # -- admission ------------------------------------------------------------------------------------------------
-
-    def _check(self, request: Request) -> int:
-        """Check a request; gives how many tokens it may draw."""
-        model, n = self.model, len(request.prompt)
-        wanted = check_max_tokens(request.max_tokens)
-        if not (model.architecture.causal and model.architecture.cacheable):
-            raise InvalidRequest(f"{model.name} makes embeddings and cannot generate text", param="model")
-        if not n:
-            raise InvalidRequest("the prompt has no tokens; at least one is needed", param="prompt")
-        n_ctx = min(model.n_ctx, _capacity(model.cache))
-        if n >= n_ctx:
-            raise ContextLengthExceeded(n, n_ctx)
-        if not model.architecture.chunkable and n > model.executor.max_rows:
-            raise ContextLengthExceeded(n, model.executor.max_rows)
-        if not 0 <= min(request.prompt) <= max(request.prompt) < model.n_vocab:
-            bad = next(i for i in request.prompt if not 0 <= i < model.n_vocab)
-            raise InvalidRequest(
-                f"token id {bad} is not in the vocabulary of {model.n_vocab}", param="prompt"
-            )
-        return min(n_ctx - n, wanted if wanted is not None else n_ctx)
-
-    def _start(self, work: Running) -> None:
-        """Give an admitted request its sampler: native where possible, else a host row."""
-        request, setup, constraint = work.request, work.setup, work.request.constraint
-        native = setup.host_reason is None
-        if isinstance(constraint, MaskedConstraint):
-            chain: Any = None
-            if native:
-                chain = self.model.executor.new_sampler(replace(setup, n_logprobs=None), request.prompt)
-            if hasattr(chain, "hold"):
-                # The first draw is made in the step, and taken in when the constraint has been asked.
-                chain.hold()
-                work.native = chain
-            else:
-                chain = setup.sampler()
-                chain.seed(request.prompt)
-            work.host, work.masked = ConstrainedSampler(chain, constraint), constraint
-            return
-        if constraint is None and native:
-            work.native = self.model.executor.new_sampler(setup, request.prompt)
-        if work.native is None:
-            work.host = setup.sampler()
-            work.host.seed(request.prompt)
-            work.host.constrain(constraint)
-
-    def _start_or_fail(self, work: Running) -> None:
-        """Start a request; a sampler stage or a constraint that raises ends this request only."""
-        try:
-            self._start(work)
-        except Exception as exception:
-            self._fail(work, _wrapped(work, exception), "error")
-
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _run_thread(self) -> None:
@@ -246,183 +243,77 @@ class Engine:
             self._thread.start()
 
     def _loop(self) -> None:
+        scheduler, stepper = self.scheduler, self._stepper
         while True:
             with self._wake:
-                while not (self._inbox or self._jobs or self.scheduler or self._stopping):
+                while not (self._inbox or self._jobs or scheduler or self._stopping):
+                    self._meter.asleep()
                     self._wake.wait()
                 while self._inbox:
-                    self.scheduler.add(self._inbox.popleft())
+                    self._add(self._inbox.popleft())
                 stopping = self._stopping
             if stopping:
                 break
             self._drop_ended()
-            step = self.scheduler.plan()
-            if step is not None and step.batch.segments:
-                self._run_step(step)
+            step = scheduler.plan()
+            if step is not None:
+                stepper.run(step)
             if self._jobs:
                 self._run_job(idle=step is None and not self.model.cache.n_pages_used())
-        for work in self.scheduler:
-            self._fail(work, GenerationCanceled("the model was closed"), "canceled")
+            elif step is None and scheduler:  # pages are out of the scheduler's hands; deadlines go on
+                self._meter.asleep()
+                with self._wake:
+                    self._wake.wait(_PATIENCE)
+        for work in scheduler:
+            stepper.fail(work, GenerationCanceled("the model was closed"), "canceled")
         for job, future in self._jobs:
             job.close()
             future.set_exception(GenerationError("the model was closed"))
 
+    def _add(self, work: Running) -> None:
+        self.scheduler.add(work)
+        if work.deadline is not None:
+            self._next_deadline = min(self._next_deadline, work.deadline)
+
     def _drop_ended(self) -> None:
         """Take out what was canceled or ran out of time."""
-        now = 0.0
-        for work in self.scheduler:
-            if work.handle.canceled:
-                self._fail(work, GenerationCanceled(f"request {work.request.id} was canceled"), "canceled")
-            elif work.deadline is not None:
-                now = now or time.perf_counter()
-                if now > work.deadline:
-                    what = f"the deadline of request {work.request.id} ({work.request.timeout:g} s) passed"
-                    self._fail(work, DeadlineExceeded(what), "deadline")
-
-    def _run_step(self, step: Step) -> None:
-        """One executor call, then everything that follows from it."""
-        for work in step.work:
-            try:
-                if work.masked is not None:
-                    work.masked.prepare()
-            except Exception as exception:  # the others come again with the next step
-                self._fail(work, _wrapped(work, exception), "error")
-                return
-        with self._step_lock:
-            self._in_step = step.work
-        out, failed = None, None
-        try:
-            out = self.model.executor.step(step.batch)
-        except Exception as exception:
-            failed = exception
-        with self._step_lock:
-            self._in_step = []
-            aborted, self._aborted = self._aborted, False
-        if out is None:
-            if aborted:  # nothing was advanced, and everybody in this step has been canceled
-                return
-            for work in step.work:
-                failure = GenerationError(f"a step of the model failed: {failed}")
-                failure.__cause__ = failed
-                self._fail(work, failure, "error")
+        if self._any_canceled:
+            self._any_canceled = False
+            for work in self.scheduler:
+                if work.handle.canceled:
+                    canceled = GenerationCanceled(f"request {work.request.id} was canceled")
+                    self._stepper.fail(work, canceled, "canceled")
+        if self._next_deadline == float("inf"):
             return
-        self.n_steps += 1
         now = time.perf_counter()
-        row = 0
-        for work, segment, sampled in zip(step.work, step.batch.segments, out.sampled, strict=True):
-            if segment.prompt:
-                work.n_fed += len(segment.tokens)
-            if not segment.n_outputs:
-                continue
-            row += segment.n_outputs
-            try:
-                if sampled is not None and sampled < 0:
-                    raise NonFiniteLogits("the model produced non-finite logits")
-                if work.host is None:
-                    assert sampled is not None
-                    token = sampled
-                else:
-                    assert out.logits is not None
-                    found = self._host_token(work, sampled, out.logits[row - 1])
-                    if found is None:
-                        self._end(work, "stop")
-                        continue
-                    token = found
-                noted = None
-                if work.logprobs is not None:
-                    if work.host is not None:
-                        assert out.logits is not None
-                        noted = token_logprob(out.logits[row - 1], token, work.setup.n_logprobs or 0)
-                    else:
-                        noted = work.native.take_logprob()
-                self._take(work, token, now, noted)
-            except Exception as error:
-                self._fail(work, _wrapped(work, error), "error")
-
-    @staticmethod
-    def _host_token(work: Running, drawn: int | None, logits: F32) -> int | None:
-        """The token of a host row, taken in; None where a constraint is satisfied and nothing else is possible.
-
-        Args:
-            drawn: what the executor has drawn already, for the constraint to judge; None: nothing.
-            logits: the row (n_vocab,).
-
-        Raises:
-            GenerationError: the constraint leads nowhere.
-        """
-        host, masked = work.host, work.masked
-        assert host is not None
-        if isinstance(host, ConstrainedSampler) and drawn is not None:
-            token = host.settle(drawn, logits)
-        else:
-            token = host.pick(logits)
-        if masked is not None and not masked.allows(token):
-            if masked.complete:
-                return None
-            why = masked.failure or "every token it allows is suppressed"
-            raise GenerationError(f"the constraint of request {work.request.id} leads nowhere: {why}")
-        host.accept(token)
-        return token
-
-    def _take(self, work: Running, token: int, now: float, noted: TokenLogprob | None = None) -> None:
-        """A request has drawn a token; ``noted`` is its log-probability, where that was asked for."""
-        tokens = work.tokens
-        tokens.append(token)
-        work.t_last = now
-        if len(tokens) == 1:
-            work.t_first = now
-        request = work.request
-        if not request.ignore_eos and self.model.tokenizer.is_eog(token):
-            if noted is not None and work.logprobs is not None:
-                work.logprobs.push(noted, "")
-            self._end(work, "stop")
+        if now <= self._next_deadline:
             return
-        deltas = work.output.push(token)
-        if noted is not None and work.logprobs is not None:
-            work.logprobs.push(noted, work.output.piece)
-            deltas = work.logprobs.attach(deltas)
-        if deltas:
-            work.handle._push(deltas)
-        output = work.output
-        if output.matched is not None or output.ended or (work.masked is not None and work.masked.complete):
-            self._end(work, "stop")
-        elif len(tokens) >= work.limit:
-            self._end(work, "length")
+        self._next_deadline = float("inf")
+        for work in self.scheduler:
+            if work.deadline is None:
+                continue
+            if now > work.deadline:
+                what = f"the deadline of request {work.request.id} ({work.request.timeout:g} s) passed"
+                self._stepper.fail(work, DeadlineExceeded(what), "deadline")
+            else:
+                self._next_deadline = min(self._next_deadline, work.deadline)
 
-    def _end(self, work: Running, reason: str) -> None:
-        deltas = self._last_deltas(work)
-        if deltas:
-            work.handle._push(deltas)
-        result = work.result(reason, self.model.load_ms)
-        self._mean_ms = (
-            0.8 * self._mean_ms + 0.2 * result.timings.total if self._mean_ms else result.timings.total
-        )
-        self._forget(work)
-        work.handle._finish(result, None)
-
-    def _fail(self, work: Running, error: Exception, reason: str) -> None:
+    def _start_or_fail(self, work: Running) -> None:
+        """Start a request; a sampler stage or a constraint that raises ends this request only."""
         try:
-            deltas = self._last_deltas(work)
-            if deltas:
-                work.handle._push(deltas)
-        except Exception as broken:  # the parser is what failed: there is nothing more to give out
-            error.__context__ = broken
-        if isinstance(error, GenerationError):
-            error.partial = work.result(reason, self.model.load_ms)
-        self._forget(work)
-        work.handle._finish(None, error)
+            self._intake.start(work)
+        except Exception as exception:
+            self._stepper.fail(work, wrapped(work, exception), "error")
 
-    @staticmethod
-    def _last_deltas(work: Running) -> list[Delta]:
-        deltas = work.output.finish()
-        return deltas if work.logprobs is None else work.logprobs.attach(deltas)
-
-    def _forget(self, work: Running) -> None:
-        self.scheduler.remove(work)
+    def _ended(self, total_ms: float) -> None:
+        """A request has ended, after so many milliseconds if it was done."""
+        if total_ms:
+            self._mean_ms = 0.8 * self._mean_ms + 0.2 * total_ms if self._mean_ms else total_ms
         with self._wake:
             self._n_open -= 1
 
     def _run_job(self, idle: bool) -> None:
+        self._meter.asleep()
         job, future = self._jobs[0]
         if not future.running() and not future.set_running_or_notify_cancel():
             job.close()
@@ -444,25 +335,9 @@ class Engine:
 
     def _on_cancel(self) -> None:
         with self._wake:
+            self._any_canceled = True
             self._wake.notify()
-        self._abort()
-
-    def _abort(self, whoever: bool = False) -> None:
-        """Break off the running step if nobody wants it any more."""
-        with self._step_lock:
-            in_step = self._in_step
-            if in_step and (whoever or all(work.handle.canceled for work in in_step)):
-                self._aborted = True
-                self.model.executor.abort()
-
-
-def _wrapped(work: Running, cause: Exception) -> GenerationError:
-    """What the caller of ``work`` is told about an exception that is not a GenerationError."""
-    if isinstance(cause, GenerationError):
-        return cause
-    error = GenerationError(f"request {work.request.id} failed: {cause or type(cause).__name__}")
-    error.__cause__ = cause
-    return error
+        self._stepper.abort()
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -473,16 +348,3 @@ def _close_all() -> None:
     """End all engines before the interpreter goes down: a step must not run while its memory is taken away."""
     for engine in list(_engines):
         engine.close()
-
-
-def _sampler_stages() -> Mapping[str, SamplerStage]:
-    from ggfw.registry import default_registry
-
-    return default_registry().sampler_stages
-
-
-def _capacity(cache: Any) -> int:
-    """Positions that one sequence can have at most, by the size of the pools."""
-    from ggfw.cache import PAGE_SIZE
-
-    return min((pool.n_pages * PAGE_SIZE for pool in cache.pools), default=1 << 62)

@@ -51,6 +51,7 @@ def load(
     backend: str | None = None,
     n_parallel: int = 1,
     max_queue: int = 64,
+    prefix_cache_mb: int | None = None,
     folders: Folders | None = None,
     log: Any = None,
     **options: Any,
@@ -66,6 +67,8 @@ def load(
         backend: kernel backend, or ``reference``; None = the best one here.
         n_parallel: requests that may run at once.
         max_queue: requests that may wait besides.
+        prefix_cache_mb: MiB for what later requests with the same beginning need not evaluate again, 0 = none; None = a
+            quarter of the attention cache, at least 512 MiB, at most all of it.
         folders: where a model of the name ``source`` is looked for; see :func:`ggfw.select_model`.
         log: a structlog-like logger (``log.info(event, **fields)``) or a callable (event, fields); None = silence.
         options: further options of :meth:`ggfw.model.LoadedModel.load`.
@@ -91,7 +94,7 @@ def load(
         log=as_log(log),
         **options,
     )
-    return Model(loaded, max_queue=max_queue)
+    return Model(loaded, max_queue=max_queue, prefix_cache_mb=prefix_cache_mb)
 
 
 def as_log(log: Any) -> Log | None:
@@ -125,12 +128,15 @@ class Model:
     Args:
         loaded: the loaded model; :meth:`close` closes it too.
         max_queue: requests that may wait.
+        prefix_cache_mb: see :func:`load`.
     """
 
-    def __init__(self, loaded: LoadedModel, *, max_queue: int = 64) -> None:
+    def __init__(
+        self, loaded: LoadedModel, *, max_queue: int = 64, prefix_cache_mb: int | None = None
+    ) -> None:
         self._closed = False
         self.loaded = loaded
-        self.engine = Engine(loaded, max_queue=max_queue)
+        self.engine = Engine(loaded, max_queue=max_queue, prefix_cache_mb=prefix_cache_mb)
         self.defaults: Params = Params.from_metadata(loaded.gguf.metadata)
 
     # -- what it is -----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,8 @@ class Request:
         id: of the request, for logs.
         logprobs: how many of the likeliest tokens to give with the log-probability of each drawn token, 0 for none
             besides; None: no log-probabilities.
+        cache_prompt: whether pages of earlier requests may be used, and this one's kept for later ones.
+        cache_key: only requests with the same key share pages; None is a key like any other.
     """
 
     prompt: list[int]
@@ -64,6 +66,8 @@ class Request:
     special_tokens: bool = False
     id: str = field(default_factory=new_id)
     logprobs: int | None = None
+    cache_prompt: bool = True
+    cache_key: Hashable | None = None
 
 
 def resolve_params(base: Params, given: dict[str, Any]) -> Params:

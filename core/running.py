@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ggfw.attribution import LogprobTrack
 from ggfw.cache import Sequence
@@ -14,6 +15,11 @@ from ggfw.result import Result, Timings, Usage
 from ggfw.sampling import Sampler, SamplerSetup
 from ggfw.sampling.constrained import ConstrainedSampler
 from ggfw.sampling.constraint import MaskedConstraint
+
+if TYPE_CHECKING:
+    from ggfw.cache.snapshots import State
+
+_serials = itertools.count()
 
 
 class Running:
@@ -30,13 +36,22 @@ class Running:
         masked: the constraint of a host row, if it knows its mask.
         setup: what its samplers are made from.
         logprobs: the log-probabilities of the drawn tokens, if they were asked for.
-        n_fed: prompt tokens that are in the cache.
-        n_cached: of them, those that needed no evaluation.
+        feed: what it has to read before it draws on: the prompt; after a preemption also what was drawn, but for the
+            last token.
+        n_fed: tokens of ``feed`` that are in the cache.
+        n_cached: prompt tokens that needed no evaluation when it began.
+        states: snapshots of recurrent state on the way, with their positions.
+        serial: number in the order of submission.
+        leader: the first of the choices that share this request's prompt, or None.
+        leads: whether other requests have this one as their leader.
+        has_room: whether the cache has room for its next row.
+        ended: whether it is over.
     """
 
     __slots__ = (
         "request", "handle", "limit", "output", "tokens", "sequence", "native", "host", "n_fed", "n_cached",
-        "t_submit", "t_start", "t_first", "t_last", "deadline", "setup", "logprobs", "masked",
+        "t_submit", "t_start", "t_first", "t_last", "deadline", "setup", "logprobs", "masked", "feed", "states",
+        "serial", "leader", "leads", "has_room", "ended",
     )  # fmt: skip
 
     def __init__(
@@ -53,8 +68,15 @@ class Running:
         self.masked: MaskedConstraint | None = None
         self.setup = setup
         self.logprobs = None if setup.n_logprobs is None else LogprobTrack()
+        self.feed = request.prompt
         self.n_fed = 0
         self.n_cached = 0
+        self.states: list[tuple[int, State]] = []
+        self.serial = next(_serials)
+        self.leader: Running | None = None
+        self.leads = False
+        self.has_room = True
+        self.ended = False
         self.t_submit = time.perf_counter()
         self.t_start = self.t_first = self.t_last = 0.0
         self.deadline = None if request.timeout is None else self.t_submit + request.timeout
@@ -66,14 +88,21 @@ class Running:
 
     @property
     def decoding(self) -> bool:
-        """Whether the prompt is through."""
-        return self.n_fed >= self.n_prompt
+        """Whether everything is read."""
+        return self.n_fed >= len(self.feed)
+
+    @property
+    def has_read(self) -> bool:
+        """Whether its prompt can be taken over by others, or never will."""
+        return bool(self.tokens) or self.ended
+
+    def rewind(self) -> None:
+        """Begin again behind what was drawn: it is in no cache any more, sampler and text stay as they are."""
+        self.feed = [*self.request.prompt, *self.tokens[:-1]]
+        self.n_fed = 0
 
     def release(self) -> None:
-        """Give cache and samplers back."""
-        if self.sequence is not None:
-            self.sequence.close()
-            self.sequence = None
+        """Give samplers back."""
         self.native = self.host = self.masked = None
 
     def result(self, reason: str, load_ms: float = 0.0) -> Result:
@@ -84,7 +113,7 @@ class Running:
         first = self.t_first or now
         prefill = (first - start) if self.t_start else 0.0
         decode = self.t_last - self.t_first if n > 1 else 0.0
-        evaluated = self.n_fed - self.n_cached
+        evaluated = max(min(self.n_fed, n_prompt) - self.n_cached, 0)
         output = self.output
         return Result(
             text=output.text,

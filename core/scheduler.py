@@ -1,28 +1,43 @@
 """Which tokens of which requests go into the next step.
 
-First come, first served: decode rows of everything that runs, then chunks of the prompts, oldest first, while the
-batch has room. A request is admitted when a place among the ``n_parallel`` running ones is free and the cache can
-hold all it may ever need, so nobody who runs can run out of pages.
+First come, first served: decode rows of everything that runs, then chunks of what has to be read. While others decode,
+the chunks together are as large as the step's budget of time allows, else as large as a step may be. The oldest one
+gets most of them; what is left goes to the shortest others, so that a short prompt does not wait for a long one.
+
+Pages are taken as they are needed. When there are none, the newest running request is preempted: it goes back to the
+head of the queue with its sampler, its text and its place, and reads its own tokens again when there is room.
 """
 
 from __future__ import annotations
 
 import time
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ggfw.cache import Cache, OutOfPages
+from ggfw.cache import PAGE_SIZE, Cache, OutOfPages
 from ggfw.execute.batch import Batch, Segment
+from ggfw.reuse import PrefixReuse
 from ggfw.running import Running
+from ggfw.step_times import StepTimes
+
+#: The part of a step's prompt rows that the oldest prompt may have while others have to be read, too.
+SHARE_OF_OLDEST = 0.7
 
 
 @dataclass(slots=True)
 class Step:
-    """The next step: a batch, and whose each of its segments is."""
+    """The next step: a batch, and whose each of its segments is.
+
+    Args:
+        n_decode, n_prompt: rows of either kind.
+    """
 
     batch: Batch
     work: list[Running]
+    n_decode: int = 0
+    n_prompt: int = 0
 
 
 class Scheduler:
@@ -30,16 +45,24 @@ class Scheduler:
 
     Args:
         cache: where admitted requests live.
+        reuse: gives them their sequences.
+        times: says how many rows fit into a step.
         n_parallel: requests that may run at once.
         max_rows: rows of one batch.
         max_outputs: output rows of one batch.
         chunkable: whether a prompt may be cut into several steps.
         start: called once for a request that has just been admitted, to set up its sampler.
+
+    Attributes:
+        running: oldest first.
+        n_preempted: preemptions so far.
     """
 
     def __init__(
         self,
         cache: Cache,
+        reuse: PrefixReuse,
+        times: StepTimes,
         *,
         n_parallel: int,
         max_rows: int,
@@ -48,13 +71,18 @@ class Scheduler:
         start: Callable[[Running], None],
     ) -> None:
         self.cache = cache
+        self.reuse = reuse
+        self.times = times
         self.n_parallel = max(1, min(n_parallel, max_rows, max_outputs))
         self.max_rows = max_rows
         self.max_outputs = max_outputs
         self.chunkable = chunkable
         self.waiting: deque[Running] = deque()
         self.running: list[Running] = []
+        self.n_preempted = 0
         self._start = start
+        self._last_victim: Running | None = None
+        self._refused: tuple[Running, list[int]] | None = None  # who had no room, with how much there was
 
     def __bool__(self) -> bool:
         return bool(self.waiting or self.running)
@@ -68,61 +96,193 @@ class Scheduler:
         """Put a request at the end of the queue."""
         self.waiting.append(work)
 
-    def remove(self, work: Running) -> None:
-        """Forget a request and give back what it holds."""
+    def remove(self, work: Running, keep: bool = False) -> None:
+        """Forget a request and give back what it holds.
+
+        Args:
+            keep: whether the prefix tree may have its pages.
+        """
+        work.ended = True
         if work.sequence is None:
             self.waiting.remove(work)
         else:
             self.running.remove(work)
-            work.release()
+            self.reuse.end(work, keep)
+        work.release()
 
     def plan(self) -> Step | None:
         """The next step, or None when nobody can go on."""
         self._admit()
         if not self.running:
             return None
+        self._make_room()
         segments: list[Segment] = []
         work: list[Running] = []
+        reading: list[Running] = []
         for one in self.running:
-            if one.decoding:
-                assert one.sequence is not None
-                segments.append(Segment(one.sequence, [one.tokens[-1]], sampler=one.native))
+            if not one.decoding:
+                reading.append(one)
+            elif one.has_room:
+                segments.append(self._decode_segment(one))
                 work.append(one)
-        room = self.max_rows - len(segments)
-        outputs = self.max_outputs - len(segments)
-        for one in self.running:
-            if one.decoding:
+        n_decode = sum(len(s.tokens) for s in segments)
+        n_prompt = 0
+        if reading:
+            outputs = self.max_outputs - sum(s.n_outputs for s in segments)
+            room = self.max_rows - n_decode
+            if n_decode and self.chunkable:
+                room = min(room, self.times.rows(n_decode))
+            n_prompt = self._read(reading, segments, work, room, outputs)
+        return Step(Batch(segments), work, n_decode, n_prompt) if segments else None
+
+    @staticmethod
+    def _decode_segment(one: Running) -> Segment:
+        """The rows of a request that is past its prompt."""
+        assert one.sequence is not None
+        return Segment(one.sequence, [one.tokens[-1]], sampler=one.native)
+
+    # -- prompts --------------------------------------------------------------------------------------------------
+
+    def _read(
+        self, reading: list[Running], segments: list[Segment], work: list[Running], room: int, outputs: int
+    ) -> int:
+        """Add chunks of prompts (and of what preempted requests read again); gives their rows."""
+        n_prompt = 0
+        for one, wanted in self._portions(reading, room):
+            n = self._pages_for(one, wanted)
+            last = one.n_fed + n == len(one.feed)
+            n_outputs = int(last and not one.tokens)
+            if n < 1 or n_outputs > outputs:
                 continue
-            left = one.n_prompt - one.n_fed
-            n = min(left, room)
-            if n < 1 or (n < left and not self.chunkable):
-                break  # the oldest prompt waits for the next step; younger ones do not overtake it
-            last = n == left
-            if last and not outputs:
-                break
             assert one.sequence is not None
-            tokens = one.request.prompt[one.n_fed : one.n_fed + n]
-            segments.append(Segment(one.sequence, tokens, int(last), True, one.native if last else None))
+            tokens = one.feed[one.n_fed : one.n_fed + n]
+            segments.append(
+                Segment(one.sequence, tokens, n_outputs, True, one.native if n_outputs else None)
+            )
             work.append(one)
-            room -= n
-            outputs -= last
-        return Step(Batch(segments), work)
+            outputs -= n_outputs
+            n_prompt += n
+        return n_prompt
+
+    def _portions(self, reading: list[Running], room: int) -> list[tuple[Running, int]]:
+        """How many rows each of them gets, oldest first."""
+        if not self.chunkable:
+            portions = []
+            for one in reading:
+                n = len(one.feed) - one.n_fed
+                if n > room:
+                    break  # the oldest waits for the next step; younger ones do not overtake it
+                portions.append((one, n))
+                room -= n
+            return portions
+        left = {one: self.reuse.cut(one) - one.n_fed for one in reading}
+        oldest, others = reading[0], reading[1:]
+        got = {oldest: min(left[oldest], int(room * SHARE_OF_OLDEST) + 1 if others else room, room)}
+        room -= got[oldest]
+        for one in sorted(others, key=lambda other: len(other.feed) - other.n_fed):
+            got[one] = min(left[one], room)
+            room -= got[one]
+        got[oldest] += min(room, left[oldest] - got[oldest])
+        return [(one, got[one]) for one in reading]
+
+    def _pages_for(self, one: Running, n: int) -> int:
+        """Make room for ``n`` rows, or for fewer; gives for how many."""
+        assert one.sequence is not None
+        fitting = min(n, one.sequence.room())
+        if fitting < 1 or (fitting < n and not self.chunkable):
+            return 0  # others go on, and give pages back
+        one.sequence.reserve(fitting)
+        return fitting
+
+    # -- room -----------------------------------------------------------------------------------------------------
+
+    def _make_room(self) -> None:
+        """See that those who decode have room for a row each, preempting others where there is none."""
+        for one in list(self.running):
+            sequence = one.sequence
+            if sequence is None or not one.decoding:
+                continue
+            one.has_room = True
+            if sequence.n_positions % PAGE_SIZE:
+                continue  # in the middle of a page of its own
+            while one.sequence is not None:
+                try:
+                    sequence.reserve(1)
+                    break
+                except OutOfPages:
+                    if len(self.running) == 1:  # something else than requests has the pages, and gives them back
+                        one.has_room = False
+                        break
+                    self._preempt(self._victim(self.running))
+        oldest = self.running[0]
+        if not oldest.decoding:
+            least = 1 if self.chunkable else len(oldest.feed)
+            while len(self.running) > 1 and oldest.sequence is not None and oldest.sequence.room() < least:
+                self._preempt(self._victim(self.running[1:]))
+
+    def _victim(self, candidates: list[Running]) -> Running:
+        """The newest of them, but not the one that was preempted last if there is another."""
+        return next((one for one in reversed(candidates) if one is not self._last_victim), candidates[-1])
+
+    def _preempt(self, work: Running) -> None:
+        """Send a running request back to the head of the queue."""
+        self.running.remove(work)
+        self.reuse.end(work, keep=True)
+        work.rewind()
+        queue = list(self.waiting)
+        insort(queue, work, key=lambda one: one.serial)
+        self.waiting = deque(queue)
+        self._last_victim = work
+        self.n_preempted += 1
 
     def _admit(self) -> None:
+        """Let those at the head of the queue run for whom there is a place, and room for what they have to read."""
+        if not self.waiting or len(self.running) >= self.n_parallel:
+            return
+        waiting_for_leader: list[Running] = []
         while self.waiting and len(self.running) < self.n_parallel:
-            one = self.waiting[0]
-            try:
-                sequence = self.cache.sequence()
-            except OutOfPages:  # every state slot is taken
-                return
-            try:
-                # The last token that is drawn is never fed back, so it needs no position.
-                sequence.reserve(one.n_prompt + one.limit - 1)
-            except OutOfPages:
-                sequence.close()
-                return
-            self.waiting.popleft()
-            one.sequence = sequence
-            one.t_start = time.perf_counter()
-            self.running.append(one)
-            self._start(one)
+            one = self.waiting.popleft()
+            if one.leader is not None and not one.leader.has_read:
+                waiting_for_leader.append(one)
+                continue
+            if not self._begin(one):
+                self.waiting.appendleft(one)
+                break
+            insort(self.running, one, key=lambda other: other.serial)
+            if not one.t_start:
+                one.t_start = time.perf_counter()
+                self._start(one)
+        self.waiting.extendleft(reversed(waiting_for_leader))
+
+    def _begin(self, one: Running) -> bool:
+        """Give a request its sequence if there is room for all it has to read; else it has none."""
+        there = [pool.n_free + pool.n_kept for pool in self.cache.pools]
+        if self._refused is not None and self._refused[0] is one and self.running:
+            before = self._refused[1]
+            if there and all(now <= then for now, then in zip(there, before, strict=True)):
+                return False  # nothing has changed for the better
+        try:
+            self.reuse.begin(one)
+        except OutOfPages:
+            return False
+        if self.running and not self._fits(one):
+            self.reuse.end(one, keep=False)
+            self._refused = (one, there)
+            return False
+        self._refused = None
+        self.reuse.count(one)
+        return True
+
+    def _fits(self, one: Running) -> bool:
+        """Whether what a request has to read fits besides what the others have to, and a page more for each."""
+        sequence = one.sequence
+        assert sequence is not None
+        for i, pool in enumerate(self.cache.pools):
+            need = 0
+            for other in (*self.running, one):
+                assert other.sequence is not None
+                pages = -(-(len(other.feed) + 1) // PAGE_SIZE)
+                need += max(pages - len(other.sequence.tables[i]), 0) if not other.decoding else 1
+            if need > pool.n_free + pool.n_kept:
+                return False
+        return True

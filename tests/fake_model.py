@@ -112,6 +112,30 @@ class FakeTokenizer:
         return FakeDecoder(self, special)
 
 
+class FakeMemory:
+    """Tokens by page and offset in place of K and V: what a prefix hit gives is what somebody has written."""
+
+    def __init__(self, model: FakeModel) -> None:
+        self.pages = [np.full((pool.n_pages, PAGE_SIZE), -1, np.int64) for pool in model.cache.pools]
+        self.page_bytes = [8 * PAGE_SIZE for _ in model.cache.pools]
+        self.state_bytes = 0
+
+    def copy_page(self, pool: int, source: int, target: int) -> None:
+        self.pages[pool][target] = self.pages[pool][source]
+
+    def read_page(self, pool: int, page: int) -> np.ndarray:
+        return self.pages[pool][page].view(np.uint8).copy()
+
+    def write_page(self, pool: int, page: int, data: np.ndarray) -> None:
+        self.pages[pool][page] = data.view(np.int64)
+
+    def read_state(self, half: int) -> np.ndarray:
+        return np.zeros(0, np.uint8)
+
+    def write_state(self, half: int, data: np.ndarray) -> None:
+        raise AssertionError("there is no state")
+
+
 class NativeSampler:
     """Stands for the executor's own sampler: argmax."""
 
@@ -133,8 +157,8 @@ class FakeExecutor:
         self.max_rows = model.max_rows
         self.max_outputs = model.max_rows
         self._policy, self._native = policy, native
-        self._history: dict[int, list[int]] = {}
-        self._n_prompt: dict[int, int] = {}
+        self.memory = FakeMemory(model)
+        self._prompts: set[tuple[int, ...]] = set()  # that were answered, to know where an answer begins
         self.batches: list[list[tuple[list[int], int, bool]]] = []
         self.n_fed = 0
         self.delay = 0.0
@@ -171,19 +195,22 @@ class FakeExecutor:
         for segment in batch.segments:
             sequence = segment.sequence
             assert segment.tokens
-            history = self._history.setdefault(id(sequence), [])
-            del history[sequence.n_positions :]
-            assert len(history) == sequence.n_positions, "the sequence skipped positions"
-            assert len(sequence.tables[0]) * PAGE_SIZE >= sequence.n_positions + len(segment.tokens), (
-                "not reserved"
-            )
+            n = sequence.n_positions
+            assert len(sequence.tables[0]) * PAGE_SIZE >= n + len(segment.tokens), "not reserved"
+            table, pages = sequence.tables[0], self.memory.pages[0]
+            history = [int(pages[table[i // PAGE_SIZE], i % PAGE_SIZE]) for i in range(n)]
+            assert -1 not in history, "the sequence skipped positions"
+            for i, token in enumerate(segment.tokens, n):
+                pages[table[i // PAGE_SIZE], i % PAGE_SIZE] = token
             first = len(segment.tokens) - segment.n_outputs
             picked = None
             for i, token in enumerate(segment.tokens):
                 history.append(token)
                 if i >= first:
-                    n_prompt = len(history) if segment.prompt else self._n_prompt[id(sequence)]
-                    self._n_prompt[id(sequence)] = n_prompt
+                    if segment.prompt:
+                        self._prompts.add(tuple(history))
+                    lengths = (len(p) for p in self._prompts if history[: len(p)] == list(p))
+                    n_prompt = max(lengths, default=0)
                     row = np.asarray(self._policy(list(history), n_prompt), dtype=np.float32)
                     rows.append(row)
                     if isinstance(segment.sampler, NativeSampler):

@@ -264,7 +264,7 @@ def test_the_queue_is_bounded() -> None:
 
 def test_waiting_for_pages_is_not_an_error() -> None:
     model = FakeModel("abc", n_ctx=64, n_parallel=4)
-    model.cache.pools[0].take(5)  # leaves room for one request with its 64 positions, not for two
+    model.cache.pools[0].take(6)  # leaves room for two requests of a page each
     engine = Engine(model)
     handles = [engine.submit(request(model)) for _ in range(3)]
     assert [h.result(5).text for h in handles] == ["abc"] * 3

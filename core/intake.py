@@ -1,0 +1,111 @@
+"""The way of a request into the engine: checked, given a handle, its text and, when it begins, its sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ggfw.cache import PAGE_SIZE, Cache
+from ggfw.errors import ContextLengthExceeded, InvalidRequest
+from ggfw.handle import Handle
+from ggfw.output import Output
+from ggfw.request import Request, check_logprobs, check_max_tokens, with_seed
+from ggfw.running import Running
+from ggfw.sampling import SamplerFactory, StopStrings
+from ggfw.sampling.constrained import ConstrainedSampler
+from ggfw.sampling.constraint import MaskedConstraint
+
+if TYPE_CHECKING:
+    from ggfw.descriptors import SamplerStage
+    from ggfw.model import LoadedModel
+
+
+class Intake:
+    """See the module.
+
+    Args:
+        model: for which requests are.
+        on_cancel: called when a handle is canceled.
+    """
+
+    def __init__(self, model: LoadedModel, on_cancel: Callable[[], None]) -> None:
+        self.model = model
+        self._on_cancel = on_cancel
+
+    @cached_property
+    def _samplers(self) -> SamplerFactory:
+        """Made for the first request: the tokenizer may still be under way when the engine starts, or be unusable."""
+        return SamplerFactory(self.model.tokenizer, _sampler_stages)
+
+    def take(self, request: Request) -> Running:
+        """Check a request and make it ready to wait; a seed that was left open is chosen.
+
+        Raises:
+            ContextLengthExceeded, InvalidRequest: see :meth:`ggfw.engine.Engine.submit`.
+        """
+        limit = self._check(request)
+        request.params = with_seed(request.params)
+        setup = self._samplers.setup(
+            request.params, ignore_eos=request.ignore_eos, n_logprobs=check_logprobs(request.logprobs)
+        )
+        handle = Handle(request.id, self._on_cancel)
+        decoder = self.model.tokenizer.decoder(special=request.special_tokens)
+        output = Output(decoder, StopStrings(request.stop), request.parser)
+        return Running(request, handle, limit, output, setup)
+
+    def _check(self, request: Request) -> int:
+        """Check a request; gives how many tokens it may draw."""
+        model, n = self.model, len(request.prompt)
+        wanted = check_max_tokens(request.max_tokens)
+        if not (model.architecture.causal and model.architecture.cacheable):
+            raise InvalidRequest(f"{model.name} makes embeddings and cannot generate text", param="model")
+        if not n:
+            raise InvalidRequest("the prompt has no tokens; at least one is needed", param="prompt")
+        n_ctx = min(model.n_ctx, capacity(model.cache))
+        if n >= n_ctx:
+            raise ContextLengthExceeded(n, n_ctx)
+        if not model.architecture.chunkable and n > model.executor.max_rows:
+            raise ContextLengthExceeded(n, model.executor.max_rows)
+        if not 0 <= min(request.prompt) <= max(request.prompt) < model.n_vocab:
+            bad = next(i for i in request.prompt if not 0 <= i < model.n_vocab)
+            raise InvalidRequest(
+                f"token id {bad} is not in the vocabulary of {model.n_vocab}", param="prompt"
+            )
+        return min(n_ctx - n, wanted if wanted is not None else n_ctx)
+
+    def start(self, work: Running) -> None:
+        """Give an admitted request its sampler: native where possible, else a host row."""
+        request, setup, constraint = work.request, work.setup, work.request.constraint
+        native = setup.host_reason is None
+        if isinstance(constraint, MaskedConstraint):
+            chain: Any = None
+            if native:
+                chain = self.model.executor.new_sampler(replace(setup, n_logprobs=None), request.prompt)
+            if hasattr(chain, "hold"):
+                # The first draw is made in the step, and taken in when the constraint has been asked.
+                chain.hold()
+                work.native = chain
+            else:
+                chain = setup.sampler()
+                chain.seed(request.prompt)
+            work.host, work.masked = ConstrainedSampler(chain, constraint), constraint
+            return
+        if constraint is None and native:
+            work.native = self.model.executor.new_sampler(setup, request.prompt)
+        if work.native is None:
+            work.host = setup.sampler()
+            work.host.seed(request.prompt)
+            work.host.constrain(constraint)
+
+
+def capacity(cache: Cache) -> int:
+    """Positions that one sequence can have at most, by the size of the pools."""
+    return min((pool.n_pages * PAGE_SIZE for pool in cache.pools), default=1 << 62)
+
+
+def _sampler_stages() -> Mapping[str, SamplerStage]:
+    from ggfw.registry import default_registry
+
+    return default_registry().sampler_stages
