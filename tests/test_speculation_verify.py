@@ -86,11 +86,12 @@ def test_drafts_change_nothing(model: LoadedModel, params: Params, host: bool) -
                 chain.accept(drawn[-1])
                 if i < segment.n_draft and drawn[-1] != segment.tokens[1 + i]:
                     break
-            sequence.advance(len(drawn) - 1, len(drawn) - 1)
         else:
             first = out.sampled[len(company)]
             assert first is not None
             drawn = [first, *out.followers.get(len(company), [])]
+        if len(drawn) > 1:
+            sequence.advance(len(drawn) - 1, len(drawn) - 1)
         for i in range(len(drawn)):
             assert (own[i] == rows[len(got) + i]).all(), (len(got), i)
         got += drawn

@@ -40,8 +40,8 @@ class Segment:
         embeddings: (n_rows, n_embd) float32 instead of looking tokens up, or None.
         n_draft: that many of the last tokens are guesses, to be verified: each is an output, and so is the row before
             them (``n_outputs == n_draft + 1``). A native sampler draws from row after row while it draws the next
-            row's guess. The sequence advances by the other rows and by the guesses that turned out right; on a host
-            row the caller finds out and advances it by those (``sequence.advance(n, n)``).
+            row's guess. The sequence advances by the other rows; the caller finds out which guesses turned out right,
+            and advances it by those (``sequence.advance(n, n)``).
     """
 
     sequence: Sequence
@@ -72,7 +72,7 @@ class StepResult:
         sampled: per segment the id its native sampler picked, a negative sampler status (non-finite logits), or None
             for a host row.
         followers: by the index of a segment with drafts, what its native sampler drew after ``sampled``: as many more
-            as it kept drafts, perhaps with a negative status as the last.
+            as drafts turned out right, perhaps with a negative status as the last.
     """
 
     logits: np.ndarray | None = None
@@ -92,7 +92,7 @@ class Executor(Protocol):
     memory: CacheMemory  # of pages and states, for whoever copies them between steps
 
     def step(self, batch: Batch) -> StepResult:
-        """Run one step and advance every segment's ``sequence.n_positions`` by its rows, drafts that failed excepted.
+        """Run one step and advance every segment's ``sequence.n_positions`` by its rows, drafts excepted.
 
         Raises:
             GenerationError: the step was aborted.

@@ -34,7 +34,7 @@ _TOKEN_TABLES = (EMBED_BY.index("token"), EMBED_BY.index("text"))
 
 
 class NativeExecutor:
-    """See the module. Implements :class:`ggfw.execute.batch.Executor`.
+    """See the module. Implements :class:`ggfw.execute.batch.Executor`; drafts are verified.
 
     Args:
         graph: what to run.
@@ -46,6 +46,8 @@ class NativeExecutor:
         threads: threads of the process's pool.
         fuse, keep_all: see :func:`ggfw.graph.lower.make_plan`.
     """
+
+    verifies = True
 
     def __init__(
         self,
@@ -189,13 +191,8 @@ class NativeExecutor:
             if python is not None:
                 python(self, order)
         result = self._result(segments, order, n_outputs, batch.wants)
-        for i, segment in enumerate(segments):
-            n = len(segment.tokens)
-            if segment.n_draft:
-                n_kept = len(result.followers.get(i, ()))
-                segment.sequence.advance(n - segment.n_draft + n_kept, 1 + n_kept)
-            else:
-                segment.sequence.advance(n)
+        for segment in segments:
+            segment.sequence.advance(len(segment.tokens) - segment.n_draft, 1 if segment.n_draft else 0)
         return result
 
     def prepare(self, batch: Batch) -> None:
