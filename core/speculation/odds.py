@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 #: Kinds of guesses: looked up behind a match of at least so many tokens, a draft model's, and those a grammar forces.
 MATCHES = (2, 3, 4, 6, 10, 20)
@@ -14,8 +14,6 @@ BELIEF_COUNTS = 3.0
 KEEP = 0.9
 #: Chances that are let pass before a kind that does not pay is tried again; doubled by each trial that fails.
 PATIENCE, MOST_PATIENCE = 16, 1024
-#: Guesses of such a trial.
-TRIAL = 2
 #: Of the time of a token: what a draft has to bring at least.
 LEAST_GAIN = 0.03
 
@@ -48,26 +46,30 @@ class Odds:
         if n_kept == n_proposed:
             self._patience[kind] = PATIENCE
 
-    def worth(self, kind: int, most: int, cost: Callable[[int], float], token_seconds: float) -> int:
-        """How many guesses to verify, 0 to ``most``.
+    def worth(
+        self, kind: int, choices: Iterable[int], cost: Callable[[int], float], token_seconds: float
+    ) -> int:
+        """How many guesses to verify: one of ``choices``, or 0.
 
         Args:
+            choices: numbers of guesses, rising.
             cost: seconds that so many further rows (and making the guesses) add to the step.
             token_seconds: what a token costs without guesses.
         """
         best, gain, rate = 0, LEAST_GAIN * token_seconds, self.rate(kind)
-        likely, expected = 1.0, 0.0
-        for n in range(1, most + 1):
-            likely *= rate
-            expected += likely
+        least = 0
+        for n in choices:
+            least = least or n
+            # Of n guesses, each of which comes true at this rate if those before it did: rate + rate^2 + ...
+            expected = n if rate >= 1.0 else rate * (1.0 - rate**n) / (1.0 - rate)
             this = expected * token_seconds - cost(n)
             if this > gain:
                 best, gain = n, this
-        if best or most < 1:
+        if best or not least:
             return best
         self._waited[kind] += 1
         if self._waited[kind] < self._patience[kind]:
             return 0
         self._waited[kind] = 0
         self._patience[kind] = min(2 * self._patience[kind], MOST_PATIENCE)
-        return min(TRIAL, most)
+        return least

@@ -27,6 +27,9 @@ NOTED_DRAFTS = 7
 #: Decode rows of a step, guesses included: beyond, kernels may take another route, and rows are no longer cheap.
 MOST_ROWS = 24
 
+#: Rows of which none is wasted: kernels work on tiles of up to eight.
+GOOD_ROWS = (2, 4, 8, 10, 12, 16, 20, 24)
+
 #: Ops whose kernels keep the state after each row that may turn out to be the last.
 _REWINDABLE = ("short_conv", "ssm_scan", "gated_delta_rule")
 
@@ -171,7 +174,9 @@ class Speculator:
             return found
         track.kind = kind
         costs, before = self.costs, self.costs.of(n_rows)
-        n = track.odds.worth(kind, len(found), lambda n: costs.of(n_rows + n) - before, token_seconds)
+        n = track.odds.worth(
+            kind, choices(n_rows, len(found)), lambda n: costs.of(n_rows + n) - before, token_seconds
+        )
         return found[:n]
 
     def _ask(
@@ -195,7 +200,7 @@ class Speculator:
             before = costs.of(n_rows)
             n = track.odds.worth(
                 MODEL,
-                min(room, MOST_ROWS - n_rows),
+                choices(n_rows, min(room, MOST_ROWS - n_rows)),
                 lambda n, rows=n_rows, before=before: costs.of(rows + n) - before + n * draft.seconds,
                 token_seconds,
             )
@@ -209,6 +214,12 @@ class Speculator:
                     found = found[: track.foreseeing.allowed_prefix(found)]
                 track.kind = MODEL
                 guesses[i] = found
+
+
+def choices(n_rows: int, most: int) -> list[int]:
+    """How many rows may be added to ``n_rows``, so that the sum fills the kernels' tiles; ``most`` at most, or just."""
+    fitting = [n for rows in GOOD_ROWS if 0 < (n := rows - n_rows) < most]
+    return [*fitting, most] if most > 0 else fitting
 
 
 def why_off(model: LoadedModel) -> str | None:
