@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -205,3 +206,40 @@ def test_the_command_line_knows_every_type() -> None:
 def test_an_unknown_type_is_named_with_those_known() -> None:
     with pytest.raises(InvalidRequest, match="'q5_1' is unknown; f32, f16, bf16, q8_0, q4_0 are known"):
         ggfw.load(DATA / "llama.gguf", ctx=64, kv_type="q5_1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv_type", ["f16", "bf16", "q8_0"])
+def test_long_contexts_cost_in_proportion(smollm2_path: Path, kv_type: str) -> None:
+    """32,768 positions on SmolLM2's weights: logits stay finite, and a token's cost grows with the length, no faster.
+
+    One page of real keys and values is copied to all pages, since reading such a prompt takes minutes.
+    """
+    from ggfw.cache import PAGE_SIZE
+    from ggfw.execute.batch import Batch, Segment, Wants
+    from ggfw.model import LoadedModel
+
+    model = LoadedModel.load(smollm2_path, ctx=32768, kv_type=kv_type)
+    sequence, executor = model.cache.sequence(), model.executor
+    ids = list(range(1000, 1000 + PAGE_SIZE))
+    executor.step(Batch([Segment(sequence, ids, 0, True)], Wants(0)))
+    page = executor.memory.read_page(0, sequence.tables[0][0])
+    seconds = []
+    for length in (8192, 16384, 32768):
+        n = length - 16 - sequence.n_positions
+        first = sequence.n_positions // PAGE_SIZE
+        sequence.reserve(n)
+        for target in sequence.tables[0][first:]:
+            executor.memory.write_page(0, target, page)
+        sequence.advance(n)
+        times = []
+        for i in range(16):
+            begin = time.perf_counter()
+            result = executor.step(Batch([Segment(sequence, [ids[i]], 1, False)]))
+            times.append(time.perf_counter() - begin)
+            assert result.logits is not None and np.isfinite(result.logits).all()
+        seconds.append(min(times))
+    sequence.close()
+    model.close()
+    # twice the growth for twice the positions; a quadratic cost would be four times
+    assert seconds[2] - seconds[1] < 2.8 * (seconds[1] - seconds[0]), seconds
