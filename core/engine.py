@@ -25,6 +25,7 @@ from ggfw.request import Request
 from ggfw.reuse import KeepBudget, PrefixReuse
 from ggfw.running import Running
 from ggfw.scheduler import Scheduler
+from ggfw.speculation import DraftModel, Speculator
 from ggfw.step_times import StepTimes
 from ggfw.stepping import Stepper, wrapped
 
@@ -50,6 +51,12 @@ class Engine:
         prefix_cache_mb: MiB that pages and recurrent states of earlier requests may take; 0 = nothing is reused
             between requests; None = a quarter of the cache, at least 512 MiB, at most the cache.
         step_budget: milliseconds that a step may take while requests decode; prompts are cut to fit.
+        spec: how tokens are guessed: ``auto``, ``ngram``, ``draft`` or ``off``.
+        draft: a draft model; the engine closes it.
+
+    Raises:
+        InvalidRequest: the draft model has another vocabulary.
+        UnsupportedError: tokens of this model cannot be guessed, and ``spec`` asks for it.
     """
 
     def __init__(
@@ -60,6 +67,8 @@ class Engine:
         max_queue: int = 64,
         prefix_cache_mb: int | None = None,
         step_budget: float = 50.0,
+        spec: str = "off",
+        draft: LoadedModel | None = None,
     ) -> None:
         self.model = model
         self.max_queue = max_queue
@@ -69,6 +78,7 @@ class Engine:
         chunkable = model.architecture.chunkable
         budget = KeepBudget.of(model.cache, executor.memory, prefix_cache_mb, n_parallel)
         self.reuse = PrefixReuse(model.cache, executor.memory, budget, chunkable=chunkable)
+        self.speculator = Speculator(model, spec, None if draft is None else DraftModel(draft, model))
         self.scheduler = Scheduler(
             model.cache,
             self.reuse,
@@ -78,6 +88,7 @@ class Engine:
             max_outputs=executor.max_outputs,
             chunkable=chunkable,
             start=self._start_or_fail,
+            speculator=None if self.speculator.off else self.speculator,
         )
         self._intake = Intake(model, self._on_cancel)
         self._meter = Meter()
@@ -218,6 +229,7 @@ class Engine:
         if thread is not None and thread is not threading.current_thread():
             self._stepper.abort(whoever=True)
             thread.join()
+        self.speculator.close()
         return True
 
     @property

@@ -26,6 +26,7 @@ from ggfw.handle import Handle
 from ggfw.request import Request, new_id, resolve_params
 from ggfw.result import Result
 from ggfw.sampling import Constraint, Params
+from ggfw.speculation import RECURRENT_DRAFTS, check_spec
 
 if TYPE_CHECKING:
     from ggfw.chat.skill_handle import SkillHandle
@@ -52,6 +53,8 @@ def load(
     n_parallel: int = 1,
     max_queue: int = 64,
     prefix_cache_mb: int | None = None,
+    spec: str = "auto",
+    draft: str | os.PathLike[str] | None = None,
     folders: Folders | None = None,
     log: Any = None,
     **options: Any,
@@ -69,7 +72,10 @@ def load(
         max_queue: requests that may wait besides.
         prefix_cache_mb: MiB for what later requests with the same beginning need not evaluate again, 0 = none; None = a
             quarter of the attention cache, at least 512 MiB, at most all of it.
-        folders: where a model of the name ``source`` is looked for; see :func:`ggfw.select_model`.
+        spec: how tokens are guessed, to be verified several at a time where that pays: ``ngram`` looks them up in the
+            text, ``draft`` asks the draft model, ``auto`` does what is possible, ``off`` nothing. Results are the same.
+        draft: a small model of the same vocabulary that guesses for this one.
+        folders: where a model of the name ``source`` (or ``draft``) is looked for; see :func:`ggfw.select_model`.
         log: a structlog-like logger (``log.info(event, **fields)``) or a callable (event, fields); None = silence.
         options: further options of :meth:`ggfw.model.LoadedModel.load`.
 
@@ -80,21 +86,30 @@ def load(
     Thread(target=import_module, args=("ggfw.chat.template",), name="ggfw-import", daemon=True).start()
     from ggfw.model import LoadedModel
 
-    if folders is not None and isinstance(source, str | os.PathLike):
+    check_spec(spec, draft is not None)
+    if folders is not None:
         from ggfw.models import select_model
 
-        source = select_model(source, folders).path
-    loaded = LoadedModel.load(
-        source,
-        threads=threads,
-        ctx=ctx,
-        kv_type=kv_type,
-        backend=backend,
-        n_parallel=n_parallel,
-        log=as_log(log),
-        **options,
-    )
-    return Model(loaded, max_queue=max_queue, prefix_cache_mb=prefix_cache_mb)
+        if isinstance(source, str | os.PathLike):
+            source = select_model(source, folders).path
+        if draft is not None:
+            draft = select_model(draft, folders).path
+    if spec != "off":
+        options.setdefault("n_state_ring", RECURRENT_DRAFTS + 2)
+    shared: dict[str, Any] = {
+        "threads": threads, "backend": backend, "kv_type": kv_type, "n_parallel": n_parallel, "log": as_log(log)
+    }  # fmt: skip
+    loaded = LoadedModel.load(source, ctx=ctx, **shared, **options)
+    small = None
+    try:
+        if draft is not None and spec != "off":
+            small = LoadedModel.load(draft, ctx=loaded.n_ctx, **shared)
+        return Model(loaded, max_queue=max_queue, prefix_cache_mb=prefix_cache_mb, spec=spec, draft=small)
+    except BaseException:
+        loaded.close()
+        if small is not None:
+            small.close()
+        raise
 
 
 def as_log(log: Any) -> Log | None:
@@ -128,15 +143,25 @@ class Model:
     Args:
         loaded: the loaded model; :meth:`close` closes it too.
         max_queue: requests that may wait.
-        prefix_cache_mb: see :func:`load`.
+        prefix_cache_mb, spec: see :func:`load`.
+        draft: the loaded draft model; :meth:`close` closes it, too.
     """
 
     def __init__(
-        self, loaded: LoadedModel, *, max_queue: int = 64, prefix_cache_mb: int | None = None
+        self,
+        loaded: LoadedModel,
+        *,
+        max_queue: int = 64,
+        prefix_cache_mb: int | None = None,
+        spec: str = "auto",
+        draft: LoadedModel | None = None,
     ) -> None:
-        self._closed = False
+        self._closed = True  # there is nothing to close yet
         self.loaded = loaded
-        self.engine = Engine(loaded, max_queue=max_queue, prefix_cache_mb=prefix_cache_mb)
+        self.engine = Engine(
+            loaded, max_queue=max_queue, prefix_cache_mb=prefix_cache_mb, spec=spec, draft=draft
+        )
+        self._closed = False
         self.defaults: Params = Params.from_metadata(loaded.gguf.metadata)
 
     # -- what it is -----------------------------------------------------------------------------------------------
@@ -168,7 +193,8 @@ class Model:
 
     @cached_property
     def info(self) -> dict[str, Any]:
-        """Facts for display: name, architecture, n_ctx, n_ctx_train, n_vocab, backend, sizes, template."""
+        """Facts for display: name, architecture, n_ctx, n_ctx_train, n_vocab, backend, sizes, template, and why
+        nothing is speculated (None: it is)."""
         gguf, loaded = self.loaded.gguf, self.loaded
         return {
             "name": self.name,
@@ -180,6 +206,7 @@ class Model:
             "n_ctx_train": gguf.arch_get("context_length"),
             "n_vocab": loaded.n_vocab,
             "n_parallel": self.engine.scheduler.n_parallel,
+            "speculation_off": self.engine.speculator.off,
             "backend": loaded.executor.name,
             "chat_template": self.template.name,
             "load_ms": loaded.load_ms,

@@ -18,6 +18,7 @@ from ggfw.sampling.constraint import MaskedConstraint
 
 if TYPE_CHECKING:
     from ggfw.cache.snapshots import State
+    from ggfw.speculation import Track
 
 _serials = itertools.count()
 
@@ -46,12 +47,13 @@ class Running:
         leads: whether other requests have this one as their leader.
         has_room: whether the cache has room for its next row.
         ended: whether it is over.
+        track: what speculation knows of it, once it does.
     """
 
     __slots__ = (
         "request", "handle", "limit", "output", "tokens", "sequence", "native", "host", "n_fed", "n_cached",
         "t_submit", "t_start", "t_first", "t_last", "deadline", "setup", "logprobs", "masked", "feed", "states",
-        "serial", "leader", "leads", "has_room", "ended",
+        "serial", "leader", "leads", "has_room", "ended", "track",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +79,7 @@ class Running:
         self.leads = False
         self.has_room = True
         self.ended = False
+        self.track: Track | None = None
         self.t_submit = time.perf_counter()
         self.t_start = self.t_first = self.t_last = 0.0
         self.deadline = None if request.timeout is None else self.t_submit + request.timeout
@@ -102,8 +105,11 @@ class Running:
         self.n_fed = 0
 
     def release(self) -> None:
-        """Give samplers back."""
+        """Give samplers back, and what a draft model holds."""
         self.native = self.host = self.masked = None
+        if self.track is not None:
+            self.track.close()
+            self.track = None
 
     def result(self, reason: str, load_ms: float = 0.0) -> Result:
         """The result as it stands now."""

@@ -15,12 +15,16 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ggfw.cache import PAGE_SIZE, Cache, OutOfPages
 from ggfw.execute.batch import Batch, Segment
 from ggfw.reuse import PrefixReuse
 from ggfw.running import Running
 from ggfw.step_times import StepTimes
+
+if TYPE_CHECKING:
+    from ggfw.speculation import Speculator
 
 #: The part of a step's prompt rows that the oldest prompt may have while others have to be read, too.
 SHARE_OF_OLDEST = 0.7
@@ -52,6 +56,7 @@ class Scheduler:
         max_outputs: output rows of one batch.
         chunkable: whether a prompt may be cut into several steps.
         start: called once for a request that has just been admitted, to set up its sampler.
+        speculator: guesses tokens of requests that decode; None: nobody does.
 
     Attributes:
         running: oldest first.
@@ -69,6 +74,7 @@ class Scheduler:
         max_outputs: int,
         chunkable: bool = True,
         start: Callable[[Running], None],
+        speculator: Speculator | None = None,
     ) -> None:
         self.cache = cache
         self.reuse = reuse
@@ -80,6 +86,7 @@ class Scheduler:
         self.waiting: deque[Running] = deque()
         self.running: list[Running] = []
         self.n_preempted = 0
+        self.speculator = speculator
         self._start = start
         self._last_victim: Running | None = None
         self._refused: tuple[Running, list[int]] | None = None  # who had no room, with how much there was
@@ -116,15 +123,14 @@ class Scheduler:
         if not self.running:
             return None
         self._make_room()
-        segments: list[Segment] = []
-        work: list[Running] = []
         reading: list[Running] = []
+        work: list[Running] = []
         for one in self.running:
             if not one.decoding:
                 reading.append(one)
             elif one.has_room:
-                segments.append(self._decode_segment(one))
                 work.append(one)
+        segments = self._decode_segments(work)
         n_decode = sum(len(s.tokens) for s in segments)
         n_prompt = 0
         if reading:
@@ -135,11 +141,23 @@ class Scheduler:
             n_prompt = self._read(reading, segments, work, room, outputs)
         return Step(Batch(segments), work, n_decode, n_prompt) if segments else None
 
-    @staticmethod
-    def _decode_segment(one: Running) -> Segment:
-        """The rows of a request that is past its prompt."""
-        assert one.sequence is not None
-        return Segment(one.sequence, [one.tokens[-1]], sampler=one.native)
+    def _decode_segments(self, decoding: list[Running]) -> list[Segment]:
+        """The rows of requests that are past their prompts: the last token of each, and guesses where they pay."""
+        speculator = self.speculator
+        guesses = speculator.propose(decoding) if speculator is not None and decoding else []
+        segments: list[Segment] = []
+        for i, one in enumerate(decoding):
+            sequence = one.sequence
+            assert sequence is not None
+            drafts = guesses[i] if guesses else []
+            if drafts:
+                drafts = drafts[: max(sequence.room() - 1, 0)]
+                sequence.reserve(1 + len(drafts))
+            n = len(drafts)
+            segments.append(
+                Segment(sequence, [one.tokens[-1], *drafts], 1 + n, sampler=one.native, n_draft=n)
+            )
+        return segments
 
     # -- prompts --------------------------------------------------------------------------------------------------
 
@@ -156,9 +174,7 @@ class Scheduler:
                 continue
             assert one.sequence is not None
             tokens = one.feed[one.n_fed : one.n_fed + n]
-            segments.append(
-                Segment(one.sequence, tokens, n_outputs, True, one.native if n_outputs else None)
-            )
+            segments.append(Segment(one.sequence, tokens, n_outputs, True, one.native if n_outputs else None))
             work.append(one)
             outputs -= n_outputs
             n_prompt += n
@@ -210,7 +226,9 @@ class Scheduler:
                     sequence.reserve(1)
                     break
                 except OutOfPages:
-                    if len(self.running) == 1:  # something else than requests has the pages, and gives them back
+                    if (
+                        len(self.running) == 1
+                    ):  # something else than requests has the pages, and gives them back
                         one.has_room = False
                         break
                     self._preempt(self._victim(self.running))

@@ -14,7 +14,7 @@ from ggfw.sampling.constrained import ConstrainedSampler
 
 if TYPE_CHECKING:
     from ggfw.chat.deltas import Delta
-    from ggfw.execute.batch import StepResult
+    from ggfw.execute.batch import Segment, StepResult
     from ggfw.model import LoadedModel
     from ggfw.running import Running
     from ggfw.sampling import TokenLogprob
@@ -87,6 +87,8 @@ class Stepper:
         seconds = meter.after(native, step.n_decode + step.n_prompt, len(step.work))
         meter.prompt_tokens += step.n_prompt
         self.scheduler.times.observe(step.n_decode, step.n_prompt, seconds * 1e3)
+        if self.scheduler.speculator is not None and not step.n_prompt:
+            self.scheduler.speculator.note(step.n_decode, seconds)
         self._take_results(step, out)
 
     # -- draws ----------------------------------------------------------------------------------------------------
@@ -96,7 +98,9 @@ class Stepper:
         now = time.perf_counter()
         reuse = self.scheduler.reuse
         row = 0
-        for work, segment, sampled in zip(step.work, step.batch.segments, out.sampled, strict=True):
+        for i, (work, segment, sampled) in enumerate(
+            zip(step.work, step.batch.segments, out.sampled, strict=True)
+        ):
             if segment.prompt:
                 work.n_fed += len(segment.tokens)
                 reuse.read(work)
@@ -105,12 +109,43 @@ class Stepper:
             row += segment.n_outputs
             try:
                 logits = None if out.logits is None else out.logits[row - segment.n_outputs : row]
-                self._take_segment(work, sampled, logits, now)
+                if segment.n_draft:
+                    self._take_drafts(work, segment, [sampled, *out.followers.get(i, ())], logits, now)
+                else:
+                    self._take_segment(work, sampled, logits, now)
             except Exception as error:
                 self.fail(work, wrapped(work, error), "error")
                 continue
             if segment.prompt and not work.ended:
                 reuse.verified(work)
+
+    def _take_drafts(
+        self, work: Running, segment: Segment, drawn: list[int | None], logits: F32 | None, now: float
+    ) -> None:
+        """The outputs of a segment with drafts: each is looked at while its row's draft is what the row before drew.
+
+        Args:
+            drawn: by a native sampler, row after row; of a host row at most the first.
+
+        Raises:
+            Exception: see :meth:`_take_segment`.
+        """
+        drafts = segment.tokens[len(segment.tokens) - segment.n_draft :]
+        n_kept = 0
+        try:
+            for row in range(segment.n_draft + 1):
+                if row:
+                    segment.sequence.advance(1, 1)  # the draft of this row was right
+                    n_kept += 1
+                first = drawn[row] if row < len(drawn) else None
+                self._take_segment(work, first, None if logits is None else logits[row : row + 1], now)
+                if work.ended or (row < segment.n_draft and work.tokens[-1] != drafts[row]):
+                    break
+        finally:
+            self.meter.drafts_proposed += segment.n_draft
+            self.meter.drafts_accepted += n_kept
+            if self.scheduler.speculator is not None:
+                self.scheduler.speculator.judge(work, segment.n_draft, n_kept)
 
     def _take_segment(self, work: Running, sampled: int | None, logits: F32 | None, now: float) -> None:
         """One segment's outputs: a native draw, or rows (n_outputs, n_vocab) for the request's own sampler.

@@ -5,6 +5,6 @@ decide about speed and about nothing else.
 """
 
 from ggfw.speculation.draft import DraftModel
-from ggfw.speculation.speculator import MODES, RECURRENT_DRAFTS, Speculator, Track
+from ggfw.speculation.speculator import MODES, RECURRENT_DRAFTS, Speculator, Track, check_spec
 
-__all__ = ["MODES", "RECURRENT_DRAFTS", "DraftModel", "Speculator", "Track"]
+__all__ = ["MODES", "RECURRENT_DRAFTS", "DraftModel", "Speculator", "Track", "check_spec"]

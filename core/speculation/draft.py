@@ -131,7 +131,9 @@ def check_pair(draft: LoadedModel, target: LoadedModel) -> None:
     if not (draft.architecture.causal and draft.architecture.chunkable and draft.n_vocab):
         raise InvalidRequest(f"{draft.name} does not generate text and cannot draft; {way_out}", "draft")
     if draft.executor.new_sampler(SamplerSetup(Params(temperature=0)), []) is None:
-        raise InvalidRequest(f"the backend of {draft.name} has no native sampler; choose another backend", "draft")
+        raise InvalidRequest(
+            f"the backend of {draft.name} has no native sampler; choose another backend", "draft"
+        )
     ours, theirs = (m.gguf.get("tokenizer.ggml.tokens") for m in (draft, target))
     if draft.n_vocab != target.n_vocab or len(ours) != len(theirs):
         raise InvalidRequest(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from ggfw.errors import UnsupportedError
+from ggfw.errors import InvalidRequest, UnsupportedError
 from ggfw.graph.cache_layout import state_of
 from ggfw.speculation.costs import StepCosts
 from ggfw.speculation.ngram import NgramIndex
@@ -214,6 +214,20 @@ class Speculator:
                     found = found[: track.foreseeing.allowed_prefix(found)]
                 track.kind = MODEL
                 guesses[i] = found
+
+
+def check_spec(spec: str, has_draft: bool) -> None:
+    """Check how guessing is asked for.
+
+    Raises:
+        InvalidRequest: ``spec`` is unknown, or asks for a draft model that is not there.
+    """
+    if spec not in MODES:
+        raise InvalidRequest(f"spec is {spec!r}; {', '.join(MODES)} are known", "spec")
+    if spec == "draft" and not has_draft:
+        raise InvalidRequest(
+            "spec draft needs a draft model; name one with draft, or take spec auto", "draft"
+        )
 
 
 def choices(n_rows: int, most: int) -> list[int]:
