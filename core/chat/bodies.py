@@ -97,7 +97,7 @@ class JsonCall:
 
     Args:
         arguments: the key of the arguments, as the model was trained; other common ones are understood too.
-        listed: calls stand in a list.
+        listed: all calls of an answer stand in one list.
         bare: nothing marks the block, so that only the exact form counts: these keys alone, both of them, and the name
             of a tool that was offered.
         end: first characters of what may follow although the last brace is missing.
@@ -174,7 +174,11 @@ class JsonCall:
             f"{lark.text(', ' + json.dumps(self.arguments) + ': ')} {lark.arguments(tool)} {lark.text('}')}"
             for tool in tools.callable
         ]
-        return lark.rule(" | ".join(ways))
+        call = lark.rule(" | ".join(ways))
+        if not self.listed:
+            return call
+        more = "" if tools.single else f" ({lark.text(', ')} {call})*"
+        return lark.rule(f"{lark.text('[')} {call}{more} {lark.text(']')}")
 
 
 class _Envelope:

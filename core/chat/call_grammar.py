@@ -154,7 +154,8 @@ def calls(
         part for part in (lark.text(form.gap[0]), body, lark.text(form.gap[1]), lark.mark(close)) if part
     )
     block = lark.rule(f"{lark.mark(form.open)} {inside}")
-    more = f" ({lark.text(form.between)} {block})*" if parallel else ""
+    repeated = parallel and not getattr(form.body, "listed", False)  # a list holds all calls in one block
+    more = f" ({lark.text(form.between)} {block})*" if repeated else ""
     first, last = (lark.mark(mark) for mark in form.group)
     blocks = f"{first} {block}{more} {last}"
     if required:

@@ -240,6 +240,7 @@ class Splitter:
         elif channels is not None and mark in channels.ends:
             self._message_over()
         elif mark in self._form.drop:
+            self._space = ""  # layout too
             if self._lead:
                 self._blocks += bool(self._blocks)
         else:
@@ -330,7 +331,7 @@ class Splitter:
         yield from form.body.parse(self._reader, sink, self._tools)
         if self._n_calls == self._n_before:
             raise Broken("no call")
-        if form.close:
+        if any(form.close):
             yield from _closing(self._reader, form.close)
 
     def _in_body(self, c: str) -> None:
@@ -452,7 +453,7 @@ def _closing(reader: Reader, closes: tuple[str, ...]) -> Chars[None]:
         if not (yield from reader.match("}")):
             break
         got += "}" + (yield from reader.space())
-    for mark in closes:
+    for mark in filter(None, closes):
         if (yield from reader.match(mark)):
             return
     reader.unread(got)
