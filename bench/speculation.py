@@ -39,9 +39,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def measure(path: str, draft: str | None, repeat: int) -> list[dict[str, Any]]:
     """One row per case; see the module."""
     rows = []
-    with ggfw.load(path, ctx=2048, spec="off", n_state_ring=9) as model:
+    with ggfw.load(path, ctx=2048, spec="off", prefix_cache_mb=0, n_state_ring=9) as model:
         small = None if draft is None else LoadedModel.load(draft, ctx=2048)
-        engines = {"off": model.engine, "on": Engine(model.loaded, spec="auto", draft=small)}
+        engines = {
+            "off": model.engine,
+            "on": Engine(model.loaded, spec="auto", draft=small, prefix_cache_mb=0),
+        }
         for name, (prompt, options) in CASES.items():
             speeds: dict[str, list[float]] = {"off": [], "on": []}
             before = engines["on"].metrics()

@@ -130,6 +130,14 @@ class GrammarConstraint:
         self._join()
         return self._matcher.validate_tokens(list(tokens))
 
+    def forced(self) -> list[int]:
+        """Tokens that spell what has to follow, [] where there is a choice (for drafts: others may spell it, too)."""
+        self._join()
+        if self._ended or self._matcher.is_stopped():
+            return []
+        spelled = self._matcher.compute_ff_bytes()
+        return self.table.ll.tokenize_bytes(spelled) if spelled else []
+
     def rollback(self, n: int) -> None:
         """Take the last ``n`` accepted tokens back."""
         self._join()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -131,6 +131,14 @@ class AfterReasoning:
     def failure(self) -> str | None:
         """Why nothing can follow although the answer is not satisfied; None if all is well."""
         return None if self._phase == "inside" else self.answer.failure
+
+    def forced(self) -> list[int]:
+        """Tokens that spell what has to follow; see :meth:`GrammarConstraint.forced`."""
+        return self.answer.forced() if self._phase == "answer" else []
+
+    def allowed_prefix(self, tokens: Sequence[int]) -> int:
+        """How many of ``tokens`` may follow one after the other, as far as that is known without trying."""
+        return self.answer.allowed_prefix(tokens) if self._phase == "answer" else len(tokens)
 
     def copy(self) -> AfterReasoning:
         """An independent constraint in the same state."""
