@@ -136,8 +136,10 @@ def _measure(path: Path, loading: dict[str, Any], n_parallel: int, options: dict
     rows = max(1, loading.get("ubatch", 512) - n_parallel)
     spare = -(-n_parallel * n_prompt // rows) if n_parallel > 1 else 0
     ctx = -(-(n_prompt + n_new + spare) // PAGE_SIZE) * PAGE_SIZE  # whole pages, so that all sequences fit
+    # What is measured is what a token costs; guesses would come true by accident, or repeat the prompt.
+    spec = "auto" if "draft" in loading else "off"
     begin = time.perf_counter()
-    with load_model(path, {"ctx": ctx, **loading}, n_parallel=n_parallel) as model:
+    with load_model(path, {"ctx": ctx, "spec": spec, **loading}, n_parallel=n_parallel) as model:
         model.tokenizer  # noqa: B018 -- the model is not ready before this is
         load_ms = (time.perf_counter() - begin) * 1e3
         once: Callable[..., Sample] = _raw_once if options["raw"] else _engine_once

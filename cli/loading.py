@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ggfw.cli.settings import KV_TYPE_NAMES, setting
+from ggfw.cli.settings import KV_TYPE_NAMES, SPEC_NAMES, setting
 
 if TYPE_CHECKING:
     from ggfw import Model
@@ -68,10 +68,21 @@ _OPTIONS = (
         type=click.FloatRange(min=1.0),
         help="Base of the rotary frequencies instead of the file's.",
     ),
+    setting(
+        "--spec",
+        type=click.Choice(SPEC_NAMES),
+        help="Guess tokens and verify several at once, where it pays: ngram looks them up in the text, draft asks the "
+        "draft model; default: auto. Answers are the same.",
+    ),
+    setting(
+        "--draft",
+        metavar="MODEL",
+        help="A small model of the same vocabulary that guesses for this one.",
+    ),
     models_dir_option,
 )
 
-_KEYS = ("threads", "ctx", "ubatch", "kv_type", "backend", "rope_scaling", "rope_base")
+_KEYS = ("threads", "ctx", "ubatch", "kv_type", "backend", "rope_scaling", "rope_base", "spec")
 
 
 def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,6 +95,11 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def split_load_options(options: dict[str, Any]) -> dict[str, Any]:
     """Take the loading options out of a verb's options; those not given are left to the library."""
     taken = {key: options.pop(key) for key in _KEYS if key in options}
+    draft = options.pop("draft", None)
+    if draft is not None:
+        from ggfw.cli.resolve import find_model
+
+        taken["draft"] = find_model(draft, options.get("models_dir"))
     return {key: value for key, value in taken.items() if value is not None}
 
 

@@ -15,10 +15,12 @@ from click.core import ParameterSource
 
 from ggfw.errors import InvalidRequest
 
-__all__ = ["KV_TYPE_NAMES", "Setting", "Verb", "config_path", "read_config", "setting", "verb"]
+__all__ = ["KV_TYPE_NAMES", "SPEC_NAMES", "Setting", "Verb", "config_path", "read_config", "setting", "verb"]
 
 #: Types of the attention cache: those of ``ggfw.execute.kv_types``, which is not imported just to print help.
 KV_TYPE_NAMES = ("f32", "f16", "bf16", "q8_0", "q4_0")
+#: Ways to guess tokens: ``ggfw.speculation.MODES``.
+SPEC_NAMES = ("auto", "ngram", "draft", "off")
 
 
 class Setting(click.Option):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tiny_models import write_llama
 
 import ggfw
+from ggfw.cli.settings import SPEC_NAMES
 from ggfw.engine import Engine
 from ggfw.errors import InvalidRequest, UnsupportedError
 from ggfw.execute.batch import Batch, Segment
@@ -22,7 +23,7 @@ from ggfw.library import Model
 from ggfw.model import LoadedModel
 from ggfw.result import Result
 from ggfw.sampling import Params, SamplerSetup
-from ggfw.speculation import Speculator
+from ggfw.speculation import MODES, Speculator
 from ggfw.speculation.costs import SURE, StepCosts
 from ggfw.speculation.ngram import LONGEST, NgramIndex
 from ggfw.speculation.odds import FORCED, PATIENCE, Odds, kind_of_match
@@ -362,6 +363,7 @@ def test_vocabularies_must_be_one() -> None:
 
 
 def test_modes() -> None:
+    assert SPEC_NAMES == MODES
     with pytest.raises(InvalidRequest, match="ngram"):
         ggfw.load(DATA / "llama.gguf", ctx=64, spec="medusa")
     with pytest.raises(InvalidRequest, match="draft model"):
