@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import synthetic_vocabs
 
+from ggfw.chat import ChatTemplate, assistant, tool, user
 from ggfw.chat.deltas import TextDelta, ToolCallDelta
 from ggfw.chat.dialect import Dialect
 from ggfw.chat.tools import Tools
@@ -381,3 +382,26 @@ def test_the_template_selects_the_dialect(template: str, template_dir: Path) -> 
     source = (template_dir / f"{template}.jinja").read_text("utf-8")
     found = default_registry().dialect_for({"tokenizer.chat_template": source})
     assert found.name == SELECTED[template]
+
+
+#: Templates that write no calls, or none that their model writes.
+SILENT = {"google-gemma-2-2b-it", "ibm-granite-granite-3.3-2B-Instruct", "llama-cpp-rwkv-world",
+          "microsoft-Phi-3.5-mini-instruct"}  # fmt: skip
+
+
+@pytest.mark.parametrize("template", sorted(SELECTED.keys() - SILENT))
+def test_calls_that_the_template_writes_are_read(template: str, template_dir: Path) -> None:
+    source = (template_dir / f"{template}.jinja").read_text("utf-8")
+    name = default_registry().dialect_for({"tokenizer.chat_template": source}).name
+    chat = ChatTemplate(source, bos_token="<s>", eos_token="</s>")
+    ids = ("abcdefgh1", "abcdefgh2")
+    calls = TWO if chat.capabilities.parallel_tool_calls else ONE
+    asked = [{"id": i, "name": n, "arguments": a} for i, (n, a) in zip(ids, calls, strict=False)]
+    results = [tool("ok", call_id=i, name=n) for i, (n, _) in zip(ids, calls, strict=False)]
+    messages = [user("How is it?"), assistant(tool_calls=asked), *results]
+    answer = chat.render(messages, tools=[t.definition() for t in Tools.of(TOOLS).callable]).text.partition(
+        "How is it?"
+    )[2]
+    opening = (*(form.open for form in dialect(name).format.calls), '{"name": "weather"', " to=functions.")
+    begin = min(at for at in (answer.find(mark) for mark in opening if mark) if at >= 0)
+    assert parse(name, answer[begin:], Tools.of(TOOLS), assured=False)[1] == calls
