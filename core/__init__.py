@@ -43,11 +43,12 @@ if TYPE_CHECKING:
     )
     from ggfw.gguf import GGUF, analyze
     from ggfw.handle import Handle
-    from ggfw.library import Model, Stream, load
+    from ggfw.library import Model, load
     from ggfw.models import ModelEntry, discover_models, select_model, supports
     from ggfw.request import Request
     from ggfw.result import Result, Timings, ToolCall, Usage
     from ggfw.sampling import Params
+    from ggfw.stream import Stream
 
 _WHERE = {
     "chat.deltas": ("Delta", "ReasoningDelta", "TextDelta", "ToolCallDelta"),
@@ -78,11 +79,12 @@ _WHERE = {
     ),
     "gguf": ("GGUF", "analyze"),
     "handle": ("Handle",),
-    "library": ("Model", "Stream", "load"),
+    "library": ("Model", "load"),
     "models": ("ModelEntry", "discover_models", "select_model", "supports"),
     "request": ("Request",),
     "result": ("Result", "Timings", "ToolCall", "Usage"),
     "sampling": ("Params",),
+    "stream": ("Stream",),
 }
 #: Modules that are part of the face: ``ggfw.quants.dequantize``, ``ggfw.kernels.matvec``, ...
 _MODULES = ("constraints", "errors", "gguf", "graph", "kernels", "quants", "sampling", "tokenizer", "verify")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from operator import index
@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggfw import asking
-from ggfw.chat.deltas import Delta, TextDelta
 from ggfw.chat.dialect import Dialect
 from ggfw.engine import Engine
 from ggfw.errors import InvalidRequest, UnsupportedError
@@ -27,6 +26,7 @@ from ggfw.request import Request, new_id, resolve_params
 from ggfw.result import Result
 from ggfw.sampling import Constraint, Params
 from ggfw.speculation import RECURRENT_DRAFTS, check_spec
+from ggfw.stream import Stream
 
 if TYPE_CHECKING:
     from ggfw.chat.skill_handle import SkillHandle
@@ -547,55 +547,6 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<ggfw.Model {self.name!r}: {self.loaded.gguf.architecture}, context {self.n_ctx}>"
-
-
-class Stream:
-    """An answer while it comes: ``for`` and ``async for`` give pieces of text; :meth:`result` the whole.
-
-    Leaving it early (``close``, the end of ``with``, or dropping it) cancels the request.
-    """
-
-    def __init__(self, handle: Handle | SkillHandle) -> None:
-        self.handle = handle
-
-    def __iter__(self) -> Iterator[str]:
-        for delta in self.deltas():
-            if isinstance(delta, TextDelta):
-                yield delta.text
-
-    async def __aiter__(self) -> AsyncIterator[str]:
-        try:
-            async for delta in self.handle:
-                if isinstance(delta, TextDelta):
-                    yield delta.text
-        finally:
-            self.handle.cancel()
-
-    def deltas(self) -> Iterator[Delta]:
-        """All deltas: text, reasoning, tool calls."""
-        try:
-            yield from self.handle
-        finally:
-            self.handle.cancel()
-
-    def result(self) -> Result:
-        """Wait for the end; see :meth:`ggfw.handle.Handle.result`."""
-        return self.handle.result()
-
-    def close(self) -> None:
-        """Cancel the request if it has not ended."""
-        self.handle.cancel()
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        handle = getattr(self, "handle", None)
-        if handle is not None:
-            handle.cancel()
 
 
 def _ids(prompt: Sequence[int]) -> list[int]:

@@ -15,8 +15,9 @@ from live_server import LiveServer
 
 import ggfw
 from ggfw.handle import Handle
-from ggfw.library import Model, Stream
+from ggfw.library import Model
 from ggfw.server import create_app
+from ggfw.stream import Stream
 
 DATA = Path(__file__).parent / "data/models"
 NAMES = ("llama", "gemma3")

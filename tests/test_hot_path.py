@@ -38,7 +38,7 @@ class CountingLibrary:
 )
 def test_one_foreign_call_per_decode_step(tmp_path: Path, params: dict[str, Any]) -> None:
     path = tiny_models.write_llama(tmp_path / "tiny.gguf")
-    with ggfw.load(path, threads=1) as model:
+    with ggfw.load(path, threads=1, spec="off") as model:
         ids = model.tokenize("hello")
         model.generate(ids, max_tokens=2, ignore_eos=True, **params)
         executor = model.loaded.executor
@@ -63,7 +63,7 @@ def calls_per_token(path: Path) -> float:
 
     threading.setprofile(profile)
     try:
-        with ggfw.load(path, threads=1) as model:
+        with ggfw.load(path, threads=1, spec="off") as model:
             ids = model.tokenize("hello")
             model.generate(ids, max_tokens=2, temperature=0, ignore_eos=True)
             totals = []

@@ -14,8 +14,9 @@ import pytest
 from fake_model import FakeModel, wait_until
 
 import ggfw
-from ggfw.library import Model, Stream, as_log
+from ggfw.library import Model, as_log
 from ggfw.sampling import Params
+from ggfw.stream import Stream
 
 
 def wrap(fake: FakeModel) -> Model:
