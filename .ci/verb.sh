@@ -22,7 +22,7 @@ ggfw=.venv/bin/ggfw
 [ "$verb" = run ] || [ -z "${MAKE_PROMPT:-}" ] || echo "make $verb takes no PROMPT: it is for make run" >&2
 
 if [ "$verb" = run ]; then
-    prompt=${MAKE_PROMPT:-Explain photosynthesis in one sentence.}
+    prompt=${MAKE_PROMPT:-Name three rivers in Europe.}
     if [ -n "${MAKE_MODEL:-}" ]; then
         exec $ggfw run "$MAKE_MODEL" "$prompt" "$@" </dev/null
     fi

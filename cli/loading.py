@@ -79,10 +79,24 @@ _OPTIONS = (
         metavar="MODEL",
         help="A small model of the same vocabulary that guesses for this one.",
     ),
+    setting(
+        "--activations",
+        type=click.Choice(["int16", "int8", "f32"]),
+        help="What matrix products take their inputs in; int8 is fastest, f32 exact. Default: int16.",
+    ),
+    setting(
+        "--deterministic",
+        is_flag=True,
+        default=None,
+        help="The same bits however a prompt was cut and whoever runs beside it; slower on prompts.",
+    ),
     models_dir_option,
 )
 
-_KEYS = ("threads", "ctx", "ubatch", "kv_type", "backend", "rope_scaling", "rope_base", "spec")
+_KEYS = (
+    "threads", "ctx", "ubatch", "kv_type", "backend", "rope_scaling", "rope_base", "spec", "activations",
+    "deterministic",
+)  # fmt: skip
 
 
 def load_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -35,7 +35,7 @@ def matvec(
 ) -> NDArray[np.float32]:
     """Multiply a quantised matrix with one vector, or with several.
 
-    Kernels of quantised formats first round ``x`` to int8 as ``GGFW_Q8`` in ``ggfw_kernels.h`` says (about 1 % of
+    Kernels of quantised formats first round ``x`` to 15 bits as ``GGFW_Q16`` in ``ggfw_kernels.h`` says (about 1e-4 of
     relative noise); those of F32, F16 and BF16 do not.
 
     Args:

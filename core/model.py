@@ -147,6 +147,8 @@ class LoadedModel:
         ubatch: int = 512,
         rope_scaling: str | None = None,
         rope_base: float | None = None,
+        activations: str | None = None,
+        deterministic: bool | None = None,
         n_state_ring: int = 2,
         registry: Registry | None = None,
         log: Callable[[str, dict[str, Any]], None] | None = None,
@@ -164,6 +166,11 @@ class LoadedModel:
             n_parallel: sequences that may run at once.
             ubatch: rows of the largest step; where prompts cannot be split at least ``ctx``, up to 8192.
             rope_scaling, rope_base: override the file's.
+            activations: what products of quantised weights take their activations in: int16 (15 bits, two int8 planes;
+                the default), int8 (fastest, 1 % of noise) or f32 (not rounded, slow).
+            deterministic: one arithmetic for prompt and decode rows, so that the logits of a token have the same bits
+                whether its prompt was read whole, in chunks of any size, or token by token; None = where all matrices
+                are F32.
             n_state_ring: recurrent states kept of each sequence: two more than the drafts that may be verified at once.
             registry: None = that of the process.
             log: called with (event, fields); None = silence.
@@ -195,7 +202,9 @@ class LoadedModel:
         gguf = source if isinstance(source, GGUF) else GGUF.open(source)
         try:
             n_ctx = ctx or Hparams(gguf.metadata, gguf.architecture).n_ctx_train
-            kv_type = kv_type or _default_kv_type(gguf)
+            floats = _all_f32(gguf)
+            kv_type = kv_type or ("f32" if floats else "f16")
+            deterministic = floats if deterministic is None else deterministic
             described = Described(gguf, RunConfig(n_ctx, kv_type, rope_scaling, rope_base), registry)
             n_ctx = min(n_ctx, described.n_positions or n_ctx)
             if not described.architecture.chunkable:
@@ -209,7 +218,9 @@ class LoadedModel:
                 )
             n_slots = n_parallel if described.layout.states else 0
             cache = Cache(described.layout.pools, pages_each * PAGE_SIZE * n_parallel, n_slots, n_state_ring)
-            executor = _executor(described, cache, backend, kv_type, ubatch, threads, registry)
+            executor = _executor(
+                described, cache, backend, kv_type, ubatch, threads, registry, activations, deterministic
+            )
             try:
                 check_vocabulary(gguf, executor.n_vocab)
             except BaseException:
@@ -253,10 +264,10 @@ class LoadedModel:
         self.gguf.close()
 
 
-def _default_kv_type(gguf: GGUF) -> str:
-    """f16, but f32 where all matrices are F32: rounding K and V would then be the only inexact step."""
-    matrices = (info for info in gguf.tensors.values() if len(info.shape) > 1)
-    return "f32" if all(info.ggml_type == _F32 for info in matrices) else "f16"
+def _all_f32(gguf: GGUF) -> bool:
+    """Whether all matrices are F32. Such files are for comparing: nothing is rounded, and rows of every kind take one
+    arithmetic, unless asked for otherwise."""
+    return all(info.ggml_type == _F32 for info in gguf.tensors.values() if len(info.shape) > 1)
 
 
 def _executor(
@@ -267,19 +278,21 @@ def _executor(
     ubatch: int,
     threads: int | None,
     registry: Registry,
+    activations: str | None,
+    deterministic: bool,
 ) -> Executor:
     if backend == REFERENCE:
         from ggfw.execute.reference import ReferenceExecutor
 
         return ReferenceExecutor(described.graph, described.layout, described.gguf, cache, max_rows=ubatch)
-    from ggfw.execute.kernel_set import KernelSet
+    from ggfw.execute.kernel_set import DEFAULT_ACTIVATIONS, KernelSet
     from ggfw.execute.native import NativeExecutor
 
     return NativeExecutor(
         described.graph,
         described.gguf,
         cache,
-        kernels=KernelSet(backend, registry),
+        kernels=KernelSet(backend, registry, activations or DEFAULT_ACTIVATIONS, deterministic),
         kv_type=kv_type,
         max_rows=ubatch,
         threads=threads or default_threads(),

@@ -34,6 +34,7 @@ class KernelSet:
         backend: name of the backend to prefer, None = the one with the highest score.
         activations: what products of quantised weights take their activations in: int8 (one scale per 16 columns,
             fastest), int16 (15 bits, one scale per 32), f32 (not rounded).
+        deterministic: one kernel for decode and prompt rows, whose arithmetic for a row depends on nothing else.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class KernelSet:
         backend: str | None = None,
         registry: Registry | None = None,
         activations: str = DEFAULT_ACTIVATIONS,
+        deterministic: bool = False,
     ) -> None:
         if activations not in ACTIVATIONS:
             raise InvalidRequest(
                 f"activations {activations!r} are unknown; {', '.join(ACTIVATIONS)} are known", "activations"
             )
         self.activations = ACTIVATIONS[activations]
+        self.deterministic = deterministic
         registry = registry or default_registry()
         chosen = registry.backend(backend)
         self.native: Native = native(registry)
@@ -85,7 +88,8 @@ class KernelSet:
                 decode = next((k for k in usable if k.row_classes & ROWS_DECODE), None)
                 prompt = next((k for k in usable if k.row_classes & ROWS_PROMPT), None)
                 if decode is not None and prompt is not None:
-                    return decode, prompt
+                    # Decode kernels take any rows of a segment, only not the fastest way for many.
+                    return decode, decode if self.deterministic else prompt
         return None
 
     def weight_type(self, ref: WeightRef, op: str) -> int:
