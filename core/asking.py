@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ggfw.chat.messages import with_instructions
+from ggfw.chat.messages import calls_as_text, normalise, with_instructions
 from ggfw.chat.reasoning import ReasoningOptions
 from ggfw.chat.tools import Tools
 from ggfw.errors import InvalidRequest
@@ -38,8 +38,12 @@ def chat_prompt(
             raise InvalidRequest(f"{name!r} cannot be given as a template variable", "chat_template_kwargs")
     add_generation_prompt = bool(given.pop("add_generation_prompt", add_generation_prompt))
     continued = given.pop("continue_final_message", continue_final_message)
-    if tools and not model.template.capabilities.tools:
-        messages = with_instructions(messages, model.dialect.tool_prompt(Tools.of(tools)))
+    can = model.template.capabilities
+    if not can.tools:
+        if not can.tool_calls:
+            messages = calls_as_text(normalise(messages), model.dialect.call_text, model.dialect.result_text)
+        if tools:
+            messages = with_instructions(messages, model.dialect.tool_prompt(Tools.of(tools)))
     return model.template.render(
         messages,
         tools=tools,

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import synthetic_vocabs
 
-from ggfw.chat import ChatTemplate, assistant, tool, user
+from ggfw.chat import ChatTemplate, assistant, normalise, tool, user
 from ggfw.chat.deltas import TextDelta, ToolCallDelta
 from ggfw.chat.dialect import Dialect
+from ggfw.chat.messages import calls_as_text
 from ggfw.chat.tools import Tools
 from ggfw.constraints import Compiler, Grammar, GrammarConstraint
 from ggfw.descriptors import resolve
@@ -335,6 +336,20 @@ def follows(found: GrammarConstraint, ids: list[int]) -> bool:
     for token in ids:
         found.accept(token)
     return True
+
+
+@pytest.mark.parametrize("name", ["gemma3", "generic"])
+def test_calls_of_earlier_turns_have_the_form_that_is_asked_for(name: str) -> None:
+    """Where the template knows no calls, the dialect writes them into the history."""
+    found = dialect(name)
+    history = calls_as_text(
+        normalise([user("?"), assistant("So.", tool_calls=[{"name": n, "arguments": a} for n, a in TWO])]),
+        found.call_text,
+        found.result_text,
+    )
+    assert parse(name, history[1]["content"], REQUIRED, assured=False) == ("So.", TWO)
+    asked = found.tool_prompt(REQUIRED)
+    assert found.format.calls[0].open in asked and "weather" in asked and "now" in asked
 
 
 # -- which dialect a file gets ----------------------------------------------------------------------------------------

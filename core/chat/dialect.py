@@ -22,8 +22,9 @@ that several share: 20 to 40, the generic dialect: 1). ``format`` (:mod:`ggfw.ch
 bodies of calls (:mod:`ggfw.chat.bodies` has the common ones; a new one is a class with two methods, ``parse``, a
 generator over characters, and ``grammar``). From it the base class makes the parser, the grammar for forced calls, and
 what constraints need to know about reasoning. Marks that are control tokens need ``special_tokens = True``, which makes
-all of them visible; those that mean nothing go into ``Format.drop``. Stop strings go into ``stops``. A family that needs
-tools in the prompt although its template has no place for them overrides :meth:`Dialect.tool_prompt`.
+all of them visible; those that mean nothing go into ``Format.drop``. Stop strings go into ``stops``. A family that
+needs tools in the prompt although its template has no place for them overrides :meth:`Dialect.tool_prompt`, and with it
+``call_text`` and ``result_text``, which write the calls and results of earlier turns.
 
 Each dialect has a table of model outputs, ``tests/data/dialects/NAME.json``, which ``tests/test_dialects.py`` parses
 whole and cut at every place. Its rows: ``{"output": …, "text": …, "reasoning": …, "calls": [["name", {arguments}]]}``,
@@ -38,6 +39,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ggfw.chat import messages
 from ggfw.chat.call_grammar import Control, calls, no_control
 from ggfw.chat.deltas import Delta, TextDelta
 from ggfw.chat.format import Format
@@ -102,6 +104,14 @@ class Dialect:
     def tool_prompt(self, tools: Tools) -> str:
         """Text for the system message of a model whose template has no place for tools."""
         return tool_prompt(tools)
+
+    def call_text(self, name: str, arguments: str) -> str:
+        """A call of an earlier turn, in the form that :meth:`tool_prompt` tells; ``arguments`` is JSON text."""
+        return messages.call_text(name, arguments)
+
+    def result_text(self, content: str) -> str:
+        """The result of such a call, as text of the user."""
+        return messages.result_text(content)
 
     def parser(self, prompt: str, tools: Tools | None = None, *, assured: bool = False) -> Parser:
         """A parser for one answer.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ggfw.errors import InvalidRequest
@@ -166,22 +166,40 @@ def with_instructions(messages: Any, text: str) -> list[Message]:
     return [system(text), *given]
 
 
-def calls_as_text(messages: list[Message]) -> list[Message]:
+def call_text(name: str, arguments: str) -> str:
+    """A call as :func:`ggfw.chat.dialect.tool_prompt` tells the model to write it; ``arguments`` is JSON text."""
+    return f'<tool_call>\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments}}}\n</tool_call>'
+
+
+def result_text(content: str) -> str:
+    """A result as models know it that know calls of that form."""
+    return f"<tool_response>\n{content}\n</tool_response>"
+
+
+def calls_as_text(
+    messages: list[Message],
+    call: Callable[[str, str], str] = call_text,
+    result: Callable[[str], str] = result_text,
+) -> list[Message]:
     """Messages for a template that knows no calls: calls as text of the assistant, results as text of the user.
 
-    A call is ``<tool_call>`` with a JSON object, a result ``<tool_response>`` with its text; results that follow each
-    other share one message. It is what :func:`ggfw.chat.dialect.tool_prompt` tells the model.
+    Results that follow each other share one message.
+
+    Args:
+        messages: normalised.
+        call: (name, arguments as JSON text) -> text.
+        result: content -> text.
     """
     out: list[Message] = []
     for message in messages:
         if message["role"] == "tool":
-            text = f"<tool_response>\n{message['content']}\n</tool_response>"
+            text = result(message["content"])
             if out and out[-1].get("results"):
                 out[-1]["content"] += "\n" + text
             else:
                 out.append({"role": "user", "content": text, "results": True})
         elif "tool_calls" in message:
-            calls = [_call_text(call["function"]) for call in message["tool_calls"]]
+            calls = [call(*_name_and_arguments(one["function"])) for one in message["tool_calls"]]
             kept = {k: v for k, v in message.items() if k != "tool_calls"}
             out.append({**kept, "content": "\n".join(filter(None, [message["content"], *calls]))})
         else:
@@ -189,8 +207,8 @@ def calls_as_text(messages: list[Message]) -> list[Message]:
     return [{k: v for k, v in message.items() if k != "results"} for message in out]
 
 
-def _call_text(function: Mapping[str, Any]) -> str:
+def _name_and_arguments(function: Mapping[str, Any]) -> tuple[str, str]:
     arguments = function["arguments"]
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    name = json.dumps(function["name"], ensure_ascii=False)
-    return f'<tool_call>\n{{"name": {name}, "arguments": {text}}}\n</tool_call>'
+    return function["name"], arguments if isinstance(arguments, str) else json.dumps(
+        arguments, ensure_ascii=False
+    )

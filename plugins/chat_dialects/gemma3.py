@@ -101,6 +101,16 @@ class Gemma3(Dialect):
             "The result comes in the next message. If no function helps, answer yourself, without such a block."
         )
 
+    def call_text(self, name: str, arguments: str) -> str:
+        """The fence with its object."""
+        return (
+            f'{OPEN}\n{{"name": {json.dumps(name, ensure_ascii=False)}, "parameters": {arguments}}}\n{CLOSE}'
+        )
+
+    def result_text(self, content: str) -> str:
+        """The fence of Google's examples."""
+        return f"```tool_output\n{content}\n{CLOSE}"
+
 
 @hookimpl
 def ggfw_register_chat_dialects() -> Iterable[ChatDialect]:

@@ -60,7 +60,7 @@ class GemmaCall:
         """An object or a list, as JSON."""
         if depth > MAX_DEPTH:
             raise Broken("depth")
-        opening, closing = brackets
+        opening, closing = brackets[0], brackets[1]
         yield from reader.expect(opening)
         write(opening)
         yield from reader.space()
