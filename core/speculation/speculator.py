@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ggfw.errors import InvalidRequest, UnsupportedError
@@ -157,6 +158,10 @@ class Speculator:
         room = min(self._most, one.limit - len(one.tokens) - 1, MOST_ROWS - n_rows)
         return min(room, NOTED_DRAFTS) if one.logprobs is not None else room
 
+    def _cost(self, n_rows: int, each: float, n: int) -> float:
+        """Seconds that ``n`` guesses, made in ``each`` seconds, add to a step of ``n_rows`` rows."""
+        return self.costs.of(n_rows + n) - self.costs.of(n_rows) + n * each
+
     def _look(self, one: Running, track: Track, room: int, n_rows: int, token_seconds: float) -> list[int]:
         """Guesses that need no model."""
         if track.foreseeing is not None:
@@ -173,10 +178,8 @@ class Speculator:
         if not found:
             return found
         track.kind = kind
-        costs, before = self.costs, self.costs.of(n_rows)
-        n = track.odds.worth(
-            kind, choices(n_rows, len(found)), lambda n: costs.of(n_rows + n) - before, token_seconds
-        )
+        cost = partial(self._cost, n_rows, 0.0)
+        n = track.odds.worth(kind, choices(n_rows, len(found)), cost, token_seconds)
         return found[:n]
 
     def _ask(
@@ -188,7 +191,7 @@ class Speculator:
         token_seconds: float,
     ) -> None:
         """Fill in the draft model's guesses."""
-        draft, costs = self.draft, self.costs
+        draft = self.draft
         assert draft is not None
         wanted: list[tuple[DraftState | None, list[int], int]] = []
         for i, room in asked:
@@ -197,11 +200,10 @@ class Speculator:
             assert track is not None
             if track.draft is None:
                 track.draft = draft.begin()
-            before = costs.of(n_rows)
             n = track.odds.worth(
                 MODEL,
                 choices(n_rows, min(room, MOST_ROWS - n_rows)),
-                lambda n, rows=n_rows, before=before: costs.of(rows + n) - before + n * draft.seconds,
+                partial(self._cost, n_rows, draft.seconds),
                 token_seconds,
             )
             n_rows += n
