@@ -221,12 +221,17 @@ class Model:
 
     @cached_property
     def dialect(self) -> Dialect:
-        """How this family writes reasoning and calls: the best matching plugin, else the generic dialect."""
+        """How this family writes reasoning and calls: the best matching plugin, else the generic dialect.
+
+        A file without a chat template is judged by the built-in one that it gets.
+        """
         from ggfw.descriptors import resolve
         from ggfw.registry import default_registry
 
         try:
-            found = resolve(default_registry().dialect_for(self.loaded.gguf.metadata).load)
+            found = resolve(
+                default_registry().dialect_for(self.template.judged(self.loaded.gguf.metadata)).load
+            )
         except UnsupportedError:
             return Dialect()
         return found() if isinstance(found, type) else found  # type: ignore[no-any-return]

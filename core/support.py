@@ -197,12 +197,12 @@ def _template(gguf: GGUF, tokenizer: Tokenizer | None, registry: Registry) -> Ne
     if tokenizer is None:
         detail = "no vocabulary, so no chat"
         return Need("template", "file" if own else "none", ABSENT, detail)
+    template = ChatTemplate.of(gguf.metadata, tokenizer)
     try:
-        dialect = registry.dialect_for(gguf.metadata).name
+        dialect = registry.dialect_for(template.judged(gguf.metadata)).name
     except UnsupportedError:
         dialect = "generic"
     try:
-        template = ChatTemplate.of(gguf.metadata, tokenizer)
         template.render([{"role": "user", "content": "Hello"}])
     except GgfwError as exc:
         return Need("template", "file", BROKEN, f"{exc}; run --raw does without it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,6 +88,10 @@ class ChatTemplate:
             return cls(source, bos_token=bos, eos_token=eos)
         found = builtin.choose(lambda t: tokenizer.find(t) is not None)
         return cls(found.source, name=found.name, stops=found.stops, bos_token=bos, eos_token=eos)
+
+    def judged(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+        """``metadata`` with this template, for the choice of a dialect."""
+        return ChainMap({"tokenizer.chat_template": self.source}, metadata)  # type: ignore[arg-type]
 
     def render(
         self,
