@@ -14,7 +14,10 @@ from ggfw.model import LoadedModel
 DATA = Path(__file__).parent / "data"
 MODELS = [
     *sorted((DATA / "models").glob("*.gguf")),
-    *(DATA / "quants" / f"q-{name}.gguf" for name in ("llama-Q4_K", "llama-small-Q4_1", "mixtral-small-Q8_0")),
+    *(
+        DATA / "quants" / f"q-{name}.gguf"
+        for name in ("llama-Q4_K", "llama-small-Q4_1", "mixtral-small-Q8_0")
+    ),
     *(DATA / "quants" / f"q-{name}.gguf" for name in ("nemotron_h_moe-Q4_K_M", "gpt-oss-MXFP4_MOE")),
 ]
 LENGTH = 45

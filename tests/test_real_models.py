@@ -53,8 +53,20 @@ def test_mean_coarse_kl_is_no_worse_than_llama_cpp(real: Any) -> None:
             begin = rows.stop
     mean = float(np.concatenate(found).mean())
     theirs = said["text"]["llama_cpp_on_quantised"]["default"]["mean_coarse_kl"]
-    print(f"mean_coarse_kl {mean:.6f}, llama.cpp {theirs:.6f}, ratio {mean / theirs:.3f}")
+    print(f"mean_coarse_kl {mean:.3g}, llama.cpp {theirs:.3g}, ratio {mean / theirs:.3g}")
+    assert mean <= 2e-6  # measured: 5e-7; int8 activations give 1e-3, llama.cpp 2e-3 to 4e-3
     assert mean <= 1.05 * theirs
+
+
+def test_int8_activations_are_no_worse_than_llama_cpp(real: Any) -> None:
+    path, said, arrays = real
+    length = int(arrays["chunk_lengths"][0])
+    with ggfw.load(path, ctx=2048, activations="int8") as model:
+        logits = model.logits([int(i) for i in arrays["tokens"][:length]])
+    parts = [slice(i, i + 64) for i in range(0, length, 64)]
+    kl = [coarse_kl(logits[p], arrays["top64_ids"][p], arrays["top64_logprobs"][p]) for p in parts]
+    mean = float(np.concatenate(kl)[:-1].mean())
+    assert 1e-4 < mean <= 1.05 * said["text"]["llama_cpp_on_quantised"]["default"]["mean_coarse_kl"]
 
 
 def test_reference_backend_gives_the_greedy_answers(real: Any) -> None:
@@ -68,21 +80,32 @@ def test_reference_backend_gives_the_greedy_answers(real: Any) -> None:
                     break
 
 
-def test_a_chat_answer_begins_as_the_reference_says(smollm2_path: Path) -> None:
-    """`make run` with its own prompt: 16 tokens, or fewer up to a step whose two best logits nearly tie."""
+def follows(got: list[int], prompt: dict[str, Any]) -> None:
+    """Check a greedy answer against a recorded one, up to a step whose two best logits nearly tie."""
+    assert len(got) == len(prompt["tokens"]) or got[-1] != prompt["tokens"][len(got) - 1]
+    for step, (ours, theirs, margin) in enumerate(zip(got, prompt["tokens"], prompt["margin"], strict=False)):
+        if ours != theirs:
+            assert margin < SMALL_MARGIN, (prompt["text"], step, ours, theirs, margin)
+            break
+
+
+def test_chat_answers_begin_as_the_reference_says(smollm2_path: Path) -> None:
+    """Twenty prompts through the chat template, `make run`'s own among them: 16 tokens each."""
+    said = json.loads((REAL / "smollm2-chat.json").read_text(encoding="utf-8"))["prompts"]
     script = (Path(__file__).parents[1] / ".ci" / "verb.sh").read_text(encoding="utf-8")
-    prompt = script.split("MAKE_PROMPT:-", 1)[1].split("}", 1)[0]
-    with (
-        ggfw.load(smollm2_path, ctx=512, backend="reference") as reference,
-        ggfw.load(smollm2_path, ctx=512) as native,
-    ):
-        expected = reference.chat([ggfw.user(prompt)], max_tokens=16, temperature=0).token_ids
-        got = native.chat([ggfw.user(prompt)], max_tokens=16, temperature=0).token_ids
-        same = next((i for i, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b), 16)
-        if same < 16:
-            ids = list(reference.chat_request([ggfw.user(prompt)]).prompt) + list(expected[:same])
-            best = np.sort(reference.logits(ids)[-1])[-2:]
-            assert best[1] - best[0] < SMALL_MARGIN, (prompt, same)
+    assert script.split("MAKE_PROMPT:-", 1)[1].split("}", 1)[0] in [prompt["text"] for prompt in said]
+    with ggfw.load(smollm2_path, ctx=512) as model:
+        for prompt in said:
+            assert list(model.chat_request([ggfw.user(prompt["text"])]).prompt) == prompt["ids"]
+            follows(list(model.greedy(prompt["ids"], 16)), prompt)
+
+
+def test_chat_answers_are_the_references(smollm2_path: Path) -> None:
+    """What is recorded is what the reference backend says."""
+    said = json.loads((REAL / "smollm2-chat.json").read_text(encoding="utf-8"))["prompts"]
+    with ggfw.load(smollm2_path, ctx=512, backend="reference") as model:
+        for prompt in said[:3]:
+            assert list(model.greedy(prompt["ids"], 16)) == prompt["tokens"]
 
 
 def test_native_greedy_answers_follow_the_reference(smollm2_path: Path) -> None:
@@ -90,8 +113,4 @@ def test_native_greedy_answers_follow_the_reference(smollm2_path: Path) -> None:
     said = json.loads((REAL / "smollm2.json").read_text(encoding="utf-8"))
     with ggfw.load(smollm2_path, ctx=512) as model:
         for prompt in said["prompts"]:
-            got = model.greedy(prompt["ids"], 16)
-            for ours, theirs, margin in zip(got, prompt["tokens"], prompt["margin"], strict=False):
-                if ours != theirs:
-                    assert margin < SMALL_MARGIN, (prompt["text"], ours, theirs, margin)
-                    break
+            follows(list(model.greedy(prompt["ids"], 16)), prompt)
