@@ -141,7 +141,7 @@ def test_tokens_are_found_by_text_and_by_embedding(cli: Cli, model: Path) -> Non
         "neighbors"
     ]
     assert by_id == near
-    assert "similarity" in cli("show", model, "--neighbors", "A").out.splitlines()[0]
+    assert "SIMILARITY" in cli("show", model, "--neighbors", "A").out.splitlines()[0]
     wrong = cli("show", model, "--neighbors", "no such token")
     assert wrong.code == 1 and "give one token" in wrong.err
     assert cli("show", model, "--find-token", "").code == 1
