@@ -85,7 +85,11 @@ def test_with_other_activations(path: Path, activations: str) -> None:
     check(path, deterministic=True, activations=activations)
 
 
-@pytest.mark.parametrize("path", sorted((DATA / "models").glob("*.gguf")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path",
+    [p for p in sorted((DATA / "models").glob("*.gguf")) if p.stem != "gpt-oss"],  # whose experts are MXFP4
+    ids=lambda p: p.stem,
+)
 def test_float_files_without_the_option(path: Path) -> None:
     check(path)
 

@@ -1,5 +1,7 @@
-"""Quantised activations in NumPy, as ggfw_kernels.h defines them: GGFW_Q8, int8 with one float scale per 16 columns, and
-GGFW_Q16, 15 bits in two int8 planes with one scale per 32."""
+"""Quantised activations in NumPy, as ggfw_kernels.h defines them.
+
+GGFW_Q8: int8 with one float scale per 16 columns; GGFW_Q16: 15 bits in two int8 planes with one scale per 32.
+"""
 
 from __future__ import annotations
 

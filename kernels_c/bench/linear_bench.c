@@ -23,6 +23,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "../src/activation.h"
 #include "ggfw_kernels.h"
 
 enum { MAX_COPIES = 4096, MAX_THREADS = 16 };
@@ -138,28 +139,27 @@ static float noise(void) { return (float)rand() / (float)RAND_MAX - 0.5f; }
 
 static int64_t round64(int64_t n) { return (n + 63) / 64 * 64; }
 
-static int64_t q8_bytes(int64_t n) { return round64(round64(n) + n / 16 * 8 + n / 32 * 4); }
-
 /* Quantise as the header says and put the values that the kernel sees back into x. */
-static void quantize(float *x, int64_t n, uint8_t *row)
+static void quantize(int type, float *x, int64_t n, uint8_t *row)
 {
-    float *d = (float *)(row + round64(n));
-    int32_t *sum = (int32_t *)(d + n / 16);
-    float *total = (float *)(sum + n / 16);
-    for (int64_t b = 0; b < n / 16; b++) {
+    const int block = activation_block(type), most = type == GGFW_Q16 ? 16256 : 127;
+    float *d = (float *)(row + activation_scales(type, n)), *total = (float *)(row + activation_totals(type, n));
+    int32_t *sum = (int32_t *)(row + activation_sums(type, n));
+    memset(row, 0, (size_t)activation_row_bytes(type, n));
+    for (int64_t b = 0; b < n / block; b++) {
         float top = 0;
-        for (int k = 0; k < 16; k++) top = fmaxf(top, fabsf(x[16 * b + k]));
-        d[b] = top / 127;
-        sum[b] = 0;
-        for (int k = 0; k < 16; k++) {
-            const int8_t q = (int8_t)lrintf(x[16 * b + k] / d[b]);
-            ((int8_t *)row)[16 * b + k] = q;
-            sum[b] += q;
-            x[16 * b + k] = d[b] * (float)q;
+        for (int k = 0; k < block; k++) top = fmaxf(top, fabsf(x[block * b + k]));
+        d[b] = top / (float)most;
+        for (int64_t at = block * b; at < block * (b + 1); at++) {
+            const int q = (int)lrintf(x[at] / d[b]), high = (q + 64) >> 7;
+            int8_t *to = (int8_t *)row + (type == GGFW_Q16 ? at / 32 * 64 + at % 32 : at);
+            to[0] = (int8_t)(type == GGFW_Q16 ? high : q);
+            if (type == GGFW_Q16) to[32] = (int8_t)(q - 128 * high);
+            sum[at / 16] += q;
+            x[at] = d[b] * (float)q;
+            total[at / 32] += x[at];
         }
     }
-    for (int64_t b = 0; b < n / 32; b++)
-        total[b] = (float)((double)d[2 * b] * sum[2 * b] + (double)d[2 * b + 1] * sum[2 * b + 1]);
 }
 
 static void check(const float *x, const uint8_t *y, int64_t stride, int64_t n_in)
@@ -203,10 +203,13 @@ int main(int argc, char **argv)
     const ggfw_kernel_table *table = get();
     const int64_t n_out = atoll(argv[3]), n_in = atoll(argv[4]);
     size_t f = 0;
+    const int wanted = (int)setting("LINEAR_BENCH_ACTIVATION", GGFW_Q16);
     while (f < sizeof formats / sizeof *formats && strcmp(formats[f].name, argv[2])) f++;
     if (f == sizeof formats / sizeof *formats) return fprintf(stderr, "unknown format %s\n", argv[2]), 2;
+    const int is_float = formats[f].block == 1;
     for (int i = 0; i < table->n_kernels; i++)
-        if (table->kernels[i].op == GGFW_OP_LINEAR && table->kernels[i].format == formats[f].id)
+        if (table->kernels[i].op == GGFW_OP_LINEAR && table->kernels[i].format == formats[f].id
+            && (is_float || table->kernels[i].activation == wanted))
             work.kernel = &table->kernels[i];
     if (!work.kernel) return fprintf(stderr, "no such kernel\n"), 1;
 
@@ -248,14 +251,14 @@ int main(int argc, char **argv)
     const int passes = (int)setting("LINEAR_BENCH_PASSES", 9);
     for (int l = 0; l < n_list; l++) {
         work.rows = atoi(list[l]);
-        const int quantised = work.kernel->activation == GGFW_Q8;
-        const int64_t in_stride = quantised ? q8_bytes(n_in) : round64(n_in * 4), out_stride = round64(n_out * 4) + 64;
+        const int type = work.kernel->activation;
+        const int64_t in_stride = round64(activation_row_bytes(type, n_in)), out_stride = round64(n_out * 4) + 64;
         float *x = malloc((size_t)(work.rows * n_in) * 4);
         uint8_t *arena = pages((in_stride + out_stride) * work.rows);
         for (int64_t i = 0; i < work.rows * n_in; i++) x[i] = noise();
         for (int r = 0; r < work.rows; r++) {
-            if (quantised)
-                quantize(x + r * n_in, n_in, arena + r * in_stride);
+            if (type != GGFW_F32)
+                quantize(type, x + r * n_in, n_in, arena + r * in_stride);
             else
                 memcpy(arena + r * in_stride, x + r * n_in, (size_t)n_in * 4);
         }
