@@ -6,8 +6,10 @@ and ``logprobs`` (n_chunks * n, n_vocab) float16.
 
 from __future__ import annotations
 
+import io
 import os
 import zipfile
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +21,11 @@ from numpy.typing import NDArray
 from ggfw.errors import InvalidRequest
 
 _FORMAT = "ggfw-logprobs-1"
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+#: What readers of zip files and arrays raise at damaged ones.
+_DAMAGE = (
+    zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError, NotImplementedError, RuntimeError, OSError,
+)  # fmt: skip
 
 
 class LogprobWriter:
@@ -82,7 +89,9 @@ class LogprobReader:
             shape, _, dtype = npy.read_array_header_1_0(self._rows)
             if dtype != np.dtype("<f2") or len(shape) != 2:
                 raise ValueError(f"rows of {dtype}")
-        except (zipfile.BadZipFile, KeyError, ValueError) as exc:
+        except FileNotFoundError:
+            raise
+        except _DAMAGE as exc:
             raise InvalidRequest(
                 f"{path} holds no log-probabilities of a perplexity run ({exc})", "kl_base"
             ) from exc
@@ -100,14 +109,23 @@ class LogprobReader:
         self._row_bytes = 2 * n_vocab
 
     def _array(self, name: str) -> NDArray[Any]:
-        with self._zip.open(f"{name}.npy") as entry:
-            return npy.read_array(entry, allow_pickle=False)
+        # Nothing that the file could not hold is taken from it: entries are stored as they are.
+        info = self._zip.getinfo(f"{name}.npy")
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size > os.path.getsize(self._path):
+            raise ValueError(f"{name} is compressed, or has {info.file_size} bytes")
+        with self._zip.open(info) as entry:
+            data = io.BytesIO(entry.read())
+        shape, _, dtype = _HEADERS[npy.read_magic(data)](data)
+        if dtype.hasobject or prod(shape) * dtype.itemsize > info.file_size:
+            raise ValueError(f"{name} is an array {shape} of {dtype}")
+        data.seek(0)
+        return npy.read_array(data, allow_pickle=False)
 
     def read(self, n: int) -> NDArray[np.float64]:
         """The next ``n`` rows."""
         try:
             data = self._rows.read(n * self._row_bytes)
-        except zipfile.BadZipFile as exc:
+        except _DAMAGE as exc:
             raise InvalidRequest(f"{self._path} is damaged ({exc})", "kl_base") from exc
         if len(data) != n * self._row_bytes:
             raise InvalidRequest(f"{self._path} ends too early; save it again", "kl_base")

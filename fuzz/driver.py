@@ -68,7 +68,9 @@ def fuzz(name: str, seconds: float, *, seed: int, engine: str, findings: Path) -
                 break  # it cannot even begin
     if grown > 64:
         _save(folder, "grown", b"", f"the process grew by {grown} MiB")
-    new = sorted(path.name for path in folder.iterdir() if path.suffix == ".input" and path.name not in before)
+    new = sorted(
+        path.name for path in folder.iterdir() if path.suffix == ".input" and path.name not in before
+    )
     return {
         "target": name, "engine": used, "executions": executions, "seconds": round(seconds, 1), "grown_mib": grown,
         "findings": new,
@@ -226,7 +228,9 @@ def mutation(rng: random.Random, data: bytes, other: bytes) -> bytes:
             out[at:at] = out[at : at + int(rng.expovariate(0.05)) + 1] * rng.choice((1, 2, 50))
         else:
             width = rng.choice((1, 2, 4, 8))
-            value = rng.choice((0, 1, 2 ** (8 * width) - 1, 2 ** (8 * width - 1), 2 ** (8 * width - 1) - 1, 32))
+            value = rng.choice(
+                (0, 1, 2 ** (8 * width) - 1, 2 ** (8 * width - 1), 2 ** (8 * width - 1) - 1, 32)
+            )
             out[at : at + width] = value.to_bytes(width, "little")
     return bytes(out[:LONGEST])
 

@@ -22,18 +22,26 @@ _PERCENT = re.compile(r"%([0-7][0-9A-Fa-f])")
 MAX_PROPERTIES = 2000
 #: ``multipleOf`` becomes an automaton with that many states.
 MAX_MULTIPLE = 100_000
+#: Integers up to this one, when rounded to double precision, are -2^63, at which llguidance recurses for ever.
+LOWEST_INTEGER = -(2**63) + 512
 #: Bytes of a grammar or schema.
 MAX_SIZE = 4 << 20
 
 
 def check_size(text: str, what: str, param: str) -> None:
-    """Refuse texts of more than MAX_SIZE characters.
+    """Refuse texts of more than MAX_SIZE characters, and those that are not Unicode text.
 
     Raises:
-        InvalidRequest: it is longer.
+        InvalidRequest: it is longer, or holds a lone surrogate.
     """
     if len(text) > MAX_SIZE:
         raise InvalidRequest(f"the {what} has {len(text)} characters; at most {MAX_SIZE} are allowed", param)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"the {what} holds half of a surrogate pair at character {error.start}", param
+        ) from None
 
 
 def depth(start: Hashable, children: Callable[[Any], Iterable[Hashable]], limit: int) -> int:
@@ -108,6 +116,11 @@ def _check_nesting(schema: Any, param: str) -> dict[str, Any]:
                 below += value.values()
             elif isinstance(value, list | tuple):
                 below += value
+        if any(type(value) is int and -(2**63) <= value <= LOWEST_INTEGER for value in below):
+            raise InvalidRequest(
+                f"the JSON schema holds an integer that is too small; above {LOWEST_INTEGER} was expected",
+                param,
+            )
         level = [value for value in below if isinstance(value, Mapping | list | tuple)]
         if not level:
             return anchors

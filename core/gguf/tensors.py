@@ -14,7 +14,7 @@ from ggfw.gguf.cursor import Cursor
 from ggfw.gguf.types import GGML_TYPES, type_name
 
 MAX_DIMS = 4  # ggml's limit
-_MAX_ELEMENTS = 2**63 - 1
+_MAX_ELEMENTS = 2**60  # their bytes in any type are a number that NumPy can count
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,8 +118,9 @@ def read_tensor_records(cursor: Cursor, count: int) -> list[TensorRecord]:
         ggml_type = cursor.u32(f"type of {label}")
         relative_offset = cursor.u64(f"offset of {label}")
         n_elements = prod(dims)
-        if max(dims, default=1) > _MAX_ELEMENTS or n_elements > _MAX_ELEMENTS:
-            cursor.fail(f"shape of {label}", f"{dims} has more than 2^63 elements", at)
+        # Without the zeros: an empty array of 2^62 columns cannot be made either.
+        if prod(d or 1 for d in dims) > _MAX_ELEMENTS:
+            cursor.fail(f"shape of {label}", f"{dims} has more than 2^60 elements", at)
         n_bytes: int | None = None
         known = GGML_TYPES.get(ggml_type)
         if known is not None:

@@ -82,11 +82,17 @@ def _from_gguf(path: Path) -> dict[str, NDArray[np.float32]]:
         for name in gguf.tensors:
             if not name.endswith(_SUMS):
                 continue
+            other = gguf.tensors.get(name.removesuffix(_SUMS) + _COUNTS)
+            if other is None:
+                raise InvalidRequest(f"{path} has {name} but no counts for it; it is damaged", "imatrix")
             sums, counts = (
-                dequantize(info.ggml_type, info.data, info.shape)
-                for info in (gguf.tensors[name], gguf.tensors[name.removesuffix(_SUMS) + _COUNTS])
+                dequantize(info.ggml_type, info.data, info.shape) for info in (gguf.tensors[name], other)
             )
-            rows = sums.reshape(counts.size, -1)
+            if not counts.size or sums.size % counts.size:
+                raise InvalidRequest(
+                    f"{path}: {name} has {sums.size} sums for {counts.size} counts; it is damaged", "imatrix"
+                )
+            rows = sums.reshape(counts.size, sums.size // counts.size)
             columns[name.removesuffix(_SUMS)] = np.divide(
                 rows, counts.reshape(-1, 1), out=np.zeros_like(rows), where=counts.reshape(-1, 1) > 0
             )

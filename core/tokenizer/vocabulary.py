@@ -49,9 +49,9 @@ def text_array(metadata: Mapping[str, Any], key: str) -> list[str] | None:
         items: list[str] = value.strings() if hasattr(value, "strings") else list(value)
     except TypeError as e:
         raise ModelFileError(f"metadata key {key!r} must be an array of strings: {e}") from None
-    if items and not isinstance(items[0], str):
+    if wrong := set(map(type, items)) - {str}:
         raise ModelFileError(
-            f"metadata key {key!r} must be an array of strings, not of {type(items[0]).__name__}"
+            f"metadata key {key!r} must be an array of strings, not of {wrong.pop().__name__}"
         )
     return items
 
@@ -65,7 +65,10 @@ def number_array(metadata: Mapping[str, Any], key: str, count: int) -> NDArray[A
     value = metadata.get(key)
     if value is None:
         return None
-    numbers = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    try:
+        numbers = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    except ValueError:  # lists of several lengths
+        raise ModelFileError(f"metadata key {key!r} must be an array of numbers") from None
     if numbers.dtype.kind not in "iuf" or numbers.ndim != 1:
         raise ModelFileError(f"metadata key {key!r} must be an array of numbers")
     if len(numbers) < count:

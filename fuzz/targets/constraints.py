@@ -30,7 +30,7 @@ def _walk(grammar: Grammar, c: Choices) -> None:
     constraint = _compiler().compile(grammar)
     for _ in range(40):
         allowed = np.flatnonzero(constraint.mask())
-        if not len(allowed) or constraint.complete():
+        if not len(allowed) or constraint.complete:
             return
         token = int(allowed[c.number(2) % len(allowed)])
         assert constraint.allows(token)
@@ -61,7 +61,10 @@ def _schema(c: Choices, depth: int = 4) -> Any:
     for _ in range(c.below(4) + 1):
         key = c.pick(_KEYWORDS)
         if key in ("properties", "$defs", "definitions", "patternProperties"):
-            out[key] = {c.text(3) if key != "patternProperties" else _pattern(c): _schema(c, depth - 1) for _ in range(c.below(4))}
+            out[key] = {
+                c.text(3) if key != "patternProperties" else _pattern(c): _schema(c, depth - 1)
+                for _ in range(c.below(4))
+            }
         elif key in ("anyOf", "oneOf", "allOf", "prefixItems"):
             out[key] = [_schema(c, depth - 1) for _ in range(c.below(4))]
         elif key in ("items", "additionalProperties", "not", "if", "then", "else", "contains"):
@@ -69,7 +72,18 @@ def _schema(c: Choices, depth: int = 4) -> Any:
         elif key == "type":
             out[key] = c.pick(_TYPES)
         elif key == "$ref":
-            out[key] = c.pick(("#", "#/$defs/a", "#/properties/a", "#/anyOf/0", "http://x/y", "#a", "#/%24defs/a", "file:///etc/passwd"))
+            out[key] = c.pick(
+                (
+                    "#",
+                    "#/$defs/a",
+                    "#/properties/a",
+                    "#/anyOf/0",
+                    "http://x/y",
+                    "#a",
+                    "#/%24defs/a",
+                    "file:///etc/passwd",
+                )
+            )
         elif key in ("pattern",):
             out[key] = _pattern(c)
         elif key == "format":
@@ -135,11 +149,15 @@ def gbnf() -> Target:
     """GBNF grammars."""
     text = _spliced(_GBNF, "root ::= ")
     return _target(
-        lambda c, data: Grammar.gbnf(text(c, data)), [b'root ::= ("a" | b)* "c"\nb ::= [0-9]{2,5}', bytes(range(256))]
+        lambda c, data: Grammar.gbnf(text(c, data)),
+        [b'root ::= ("a" | b)* "c"\nb ::= [0-9]{2,5}', bytes(range(256))],
     )
 
 
 def lark() -> Target:
     """Lark grammars."""
     text = _spliced(_LARK, "start: ")
-    return _target(lambda c, data: Grammar.lark(text(c, data)), [b'start: a | B\na: "x" B*\nB: /[0-9]+/', bytes(range(256))])
+    return _target(
+        lambda c, data: Grammar.lark(text(c, data)),
+        [b'start: a | B\na: "x" B*\nB: /[0-9]+/', bytes(range(256))],
+    )

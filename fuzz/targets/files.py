@@ -10,7 +10,7 @@ import numpy as np
 
 from fuzz.choices import Choices, spoiled
 from fuzz.target import Target
-from ggfw.errors import GGUFError, InvalidRequest
+from ggfw.errors import GGUFError, InvalidRequest, UnknownQuantFormat
 from ggfw.gguf import write_gguf
 from ggfw.logprob_file import LogprobReader, LogprobWriter
 from ggfw.quantize.importance import read_importance
@@ -52,4 +52,6 @@ def target() -> Target:
             path.write_bytes(spoiled(c, binary if kind == 1 else container))
         read_importance(path)
 
-    return Target(run, [bytes([k]) + bytes(40) for k in range(4)], (InvalidRequest, GGUFError))
+    return Target(
+        run, [bytes([k]) + bytes(40) for k in range(4)], (InvalidRequest, GGUFError, UnknownQuantFormat)
+    )

@@ -88,7 +88,12 @@ def _seed_file() -> bytes:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.gguf"
-        meta = {"general.architecture": "llama", "llama.block_count": 1, "general.alignment": 32, "a": ["x", "yy"]}
+        meta = {
+            "general.architecture": "llama",
+            "llama.block_count": 1,
+            "general.alignment": 32,
+            "a": ["x", "yy"],
+        }
         write_gguf(path, meta, [("t", np.zeros((2, 32), np.float32)), ("u", np.zeros(32, np.float32))])
         return path.read_bytes()
 
@@ -132,10 +137,10 @@ def split() -> Target:
             write_gguf(path, meta, [(name, np.zeros(32, np.float32))])
             if c.chance(8):
                 path.write_bytes(spoiled(c, path.read_bytes()))
-            if c.chance(4):
-                path.unlink()
-            else:
-                paths.append(path)
+            paths.append(path)
+        if len(paths) > 1 and c.chance(10):
+            paths.pop(c.below(len(paths))).unlink(missing_ok=True)
+        paths = sorted({path for path in paths if path.exists()})
         given: object = paths[c.below(len(paths))] if paths and c.chance(50) else paths
         if isinstance(given, list) and c.chance(50):
             given = [p.read_bytes() for p in given]

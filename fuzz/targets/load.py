@@ -13,7 +13,8 @@ import numpy as np
 import ggfw
 from fuzz.choices import Choices, spoiled
 from fuzz.target import Target
-from ggfw.gguf import F32, GGUF, U32, write_gguf
+from ggfw.gguf import GGUF, write_gguf
+from ggfw.gguf.values import F32, U32
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 import tiny_models  # noqa: E402
@@ -44,7 +45,9 @@ def target() -> Target:
     raw = good.read_bytes()
     with GGUF.open(good) as gguf:
         meta = {key: _plain(gguf.metadata[key]) for key in gguf.metadata}
-        tensors = [(t.name, np.frombuffer(t.data, np.float32).reshape(t.shape).copy()) for t in gguf.tensors.values()]
+        tensors = [
+            (t.name, np.frombuffer(t.data, np.float32).reshape(t.shape).copy()) for t in gguf.tensors.values()
+        ]
     header = raw.find(b"token_embd.weight")
     names = sorted(k for k in meta if k.startswith(("llama.", "tokenizer.ggml.")))
 
@@ -55,7 +58,9 @@ def target() -> Target:
         changed, weights = dict(meta), list(tensors)
         if c.chance(30):
             changed["general.architecture"] = name = c.pick(architectures)
-            changed |= {k.replace("llama.", f"{name}.", 1): v for k, v in meta.items() if k.startswith("llama.")}
+            changed |= {
+                k.replace("llama.", f"{name}.", 1): v for k, v in meta.items() if k.startswith("llama.")
+            }
         for _ in range(c.below(4)):
             key = c.pick(names)
             changed[key] = _numbers(c, meta[key])

@@ -95,7 +95,9 @@ def target() -> Target:
                     setattr(module, name, made)
             sys.modules[module.__name__] = module
             names.append(module.__name__)
-            points.append(EntryPoint(c.pick((f"p{i}", "architectures.llama", c.text(5))), module.__name__, "ggfw"))
+            points.append(
+                EntryPoint(c.pick((f"p{i}", "architectures.llama", c.text(5))), module.__name__, "ggfw")
+            )
         if c.chance(20):
             points.append(EntryPoint("bad", c.pick(("no.such", "os:nothing", ":", "", "a b", "..")), "ggfw"))
         try:
