@@ -91,7 +91,9 @@ class PrefixTree:
         self.snapshots = Snapshots()
         self.n_evicted = 0
         self._roots: dict[Hashable, Node] = {}
-        self._order: OrderedDict[Node, None] = OrderedDict()  # least recently used first; parents behind children
+        self._order: OrderedDict[Node, None] = (
+            OrderedDict()
+        )  # least recently used first; parents behind children
         self._windowed = any(pool.spec.window for pool in cache.pools)
         cache.reclaim = self.make_room
 
@@ -147,7 +149,9 @@ class PrefixTree:
         first, found = rest[0], []
         for child in (*node.tails, *node.children.values()):
             if child.tokens[0] == first:
-                n = next((i for i, (a, b) in enumerate(zip(child.tokens, rest, strict=False)) if a != b), None)
+                n = next(
+                    (i for i, (a, b) in enumerate(zip(child.tokens, rest, strict=False)) if a != b), None
+                )
                 found.append((min(len(child.tokens), len(rest)) if n is None else n, child))
         return found
 
@@ -244,8 +248,9 @@ class PrefixTree:
             child = node.children.get(own)
             if child is None:
                 child = node.children[own] = Node(node, own, n_pools)
-                self._absorb_tails(node, child)
             self._fill(child, sequence, block)
+            if node.tails:
+                self._absorb_tails(node, child)
             node = child
             nodes.append(node)
         if n % PAGE_SIZE:
@@ -272,19 +277,30 @@ class PrefixTree:
 
     def _absorb_tails(self, parent: Node, child: Node) -> None:
         """Drop tails that a new node makes superfluous."""
-        for tail in [t for t in parent.tails if t is not child and child.tokens[: len(t.tokens)] == t.tokens]:
-            self.snapshots.move(tail, child)
-            self._remove(tail)
+        for tail in list(parent.tails):
+            if tail is child or child.tokens[: len(tail.tokens)] != tail.tokens:
+                continue
+            # Where the node came to be its page may have left the window already; the tail has it still.
+            if all(
+                own != GIVEN_BACK or old == GIVEN_BACK
+                for own, old in zip(child.pages, tail.pages, strict=True)
+            ):
+                self.snapshots.move(tail, child)
+                self._remove(tail)
 
     def _tail(self, parent: Node, tokens: tuple[int, ...], sequence: Sequence, block: int) -> Node:
         """The node for the tokens of a page that is not full."""
         n = len(tokens)
         for child in (*parent.children.values(), *parent.tails):
             if child.tokens[:n] == tokens:
-                # Its pages are as good, where it has them; a page filled further would say more than its tokens do.
                 if len(child.tokens) == n:
                     self._fill(child, sequence, block)
-                return child
+                pages = (table[block] for table in sequence.tables)
+                if all(
+                    own != GIVEN_BACK or page == GIVEN_BACK
+                    for own, page in zip(child.pages, pages, strict=True)
+                ):
+                    return child
         tail = Node(parent, tokens, len(self.cache.pools))
         parent.tails.append(tail)
         self._fill(tail, sequence, block)
