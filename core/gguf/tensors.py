@@ -65,25 +65,6 @@ class TensorInfo:
         """Whether the bytes are a file's mapping, whose memory can be given back; False for files given as bytes."""
         return self._mapping is not None
 
-    def advise(self, advice: str) -> None:
-        """Tell the system how the mapped bytes will be used.
-
-        Args:
-            advice: ``"willneed"`` (read ahead), ``"dontneed"`` (give the memory back; later access reads the file
-                again), ``"sequential"``, ``"random"`` or ``"normal"``.
-
-        Only whole pages inside the tensor are touched. Does nothing for files given as bytes and on systems without
-        ``madvise``.
-        """
-        option = getattr(mmap, f"MADV_{advice.upper()}", None)
-        if self._mapping is None or option is None:
-            return
-        page = mmap.PAGESIZE
-        begin = -(-self.offset // page) * page
-        end = (self.offset + self.n_bytes) // page * page
-        if end > begin:
-            self._mapping.madvise(option, begin, end - begin)
-
 
 @dataclass(frozen=True, slots=True)
 class TensorRecord:
