@@ -28,6 +28,7 @@ from ggfw.errors import (
 from ggfw.execute.library import kernel_library
 from ggfw.gguf import GGUF, gguf_bytes
 from ggfw.graph.hparams import Hparams
+from ggfw.registry import default_registry
 
 MODELS = Path(__file__).parent / "data" / "models"
 
@@ -72,7 +73,15 @@ def test_sizes_and_numbers_must_be_possible(name: str, key: str, value: Any) -> 
     assert key.rpartition(".")[2] in said or "window" in said, said
 
 
-def test_a_failure_of_build_names_plugin_and_key() -> None:
+def test_a_failure_of_build_names_plugin_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelFileError, match=r"gemma3\.attention\.sliding_window is 'x'; a whole number"):
+        ggfw.load(changed("gemma3", {"gemma3.attention.sliding_window": "x"}))
+
+    def build(self: Any, g: Any, hp: Any, w: Any, run: Any) -> None:
+        int(hp.get("attention.sliding_window"))
+
+    spec = default_registry().architecture_for({"general.architecture": "gemma3"})
+    monkeypatch.setattr(resolve(spec.load), "build", build)
     with pytest.raises(GraphError, match=r"architecture gemma3 .*sliding_window = 'x'") as caught:
         ggfw.load(changed("gemma3", {"gemma3.attention.sliding_window": "x"}))
     assert isinstance(caught.value.__cause__, ValueError)

@@ -26,7 +26,7 @@ class Cohere2(Architecture):
         """Describe the graph (see the module's formula)."""
         rope = Rope.from_file(hp, w, run, pairing="norm")
         eps = float(hp.get("attention.layer_norm_epsilon"))
-        window = int(hp.get("attention.sliding_window"))
+        window = hp.integer("attention.sliding_window")
         x = g.embed(w["token_embd"])  # (T, n_embd)
         for i, is_local in enumerate(windowed(hp, period=4)):
             b = w.block(i)

@@ -28,7 +28,7 @@ class Gemma2(Architecture):
         """Describe the graph (see the module's formula)."""
         full = Rope.from_file(hp, w, run, pairing="neox")
         local = full.at_base(float(hp.get("rope.freq_base_swa", full.base)))
-        window = int(hp.get("attention.sliding_window", 4096))
+        window = hp.integer("attention.sliding_window", 4096)
         scale = (hp.n_embd / hp.n_head if hp.n_layer == N_LAYER_27B else hp.head_dim) ** -0.5
         score_cap = float(hp.get("attn_logit_softcapping", 50.0))
         x = g.embed(w["token_embd"], scale=hp.n_embd**0.5)  # (T, n_embd)

@@ -31,7 +31,7 @@ class Gemma3(Architecture):
         full = Rope.from_file(hp, w, run, pairing="neox")
         local_base = float(hp.get("rope.freq_base_swa", 10000.0))
         local = replace(full, base=local_base, scaling=RopeScaling(), factors=None)
-        window = int(hp.get("attention.sliding_window", 0))
+        window = hp.integer("attention.sliding_window", 0)
         scale = (hp.n_embd / hp.n_head if hp.n_layer == N_LAYER_27B else hp.head_dim) ** -0.5
         softcap = float(hp.get("final_logit_softcapping", 0.0))
         x = g.embed(w["token_embd"], scale=hp.n_embd**0.5)  # (T, n_embd)

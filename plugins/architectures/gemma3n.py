@@ -38,17 +38,17 @@ class Gemma3n(Architecture):
 
     def build(self, g: Graph, hp: Hparams, w: Weights, run: RunConfig) -> None:
         """Describe the graph (see the module's formula)."""
-        n_stream, n_layer = int(hp.get("altup.num_inputs", 4)), hp.n_layer
-        active = int(hp.get("altup.active_idx", 0))
+        n_stream, n_layer = hp.integer("altup.num_inputs", 4), hp.n_layer
+        active = hp.integer("altup.active_idx", 0)
         local = windowed(hp, period=5)
-        n_own = n_layer - int(hp.get("attention.shared_kv_layers", max(0, n_layer - N_OWN_CACHE)))
+        n_own = n_layer - hp.integer("attention.shared_kv_layers", max(0, n_layer - N_OWN_CACHE))
         last = {is_local: i for i, is_local in enumerate(local[:n_own])}
         full = Rope.from_file(hp, w, run, pairing="neox")
         base = float(hp.get("rope.freq_base_swa", 10000.0))
         ropes = (full, replace(full, base=base, scaling=RopeScaling(), factors=None))
         sparsity = hp.per_layer("activation_sparsity_scale", [SPARSITY] * N_SPARSE + [0.0] * n_layer)
         x = g.embed(w["token_embd"], scale=hp.n_embd**0.5)  # (T, n_embd)
-        inputs = per_layer_inputs(g, hp, w, x, int(hp.get("embedding_length_per_layer_input", 256)))
+        inputs = per_layer_inputs(g, hp, w, x, hp.integer("embedding_length_per_layer_input", 256))
         others = g.linear(x, stacked(w["altup_proj"])).heads(n_stream - 1, hp.n_embd)
         streams = [x, *as_long_as(g, x, g.split(others.flat(), *[hp.n_embd] * (n_stream - 1)))]
         for i in range(n_layer):
@@ -59,7 +59,7 @@ class Gemma3n(Architecture):
             laurel = g.linear(g.linear(h, b["laurel_l"]), b["laurel_r"])
             laurel = h + g.rms_norm(laurel, b["laurel_post_norm"], hp.eps)
             source = i if i < n_own else last[local[i]]
-            window = int(hp.get("attention.sliding_window")) if local[i] else 0
+            window = hp.integer("attention.sliding_window") if local[i] else 0
             y = attention(g, h, b, hp, ropes[local[i]], i, source, window)
             y = a + g.rms_norm(g.linear(y, b["attn_output"]), b["post_attention_norm"], hp.eps)
             x = g.scale(y + laurel, 2**-0.5)

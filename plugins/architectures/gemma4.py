@@ -35,7 +35,7 @@ class Gemma4(Architecture):
         """Describe the graph (see the module's formula)."""
         layers = Layers(hp, w, run)
         x = g.embed(w["token_embd"], scale=hp.n_embd**0.5)  # (T, n_embd)
-        inputs = per_layer_inputs(g, hp, w, x, int(hp.get("embedding_length_per_layer_input", 0)))
+        inputs = per_layer_inputs(g, hp, w, x, hp.integer("embedding_length_per_layer_input", 0))
         for i in range(hp.n_layer):
             b = w.block(i)
             a = attention(g, g.rms_norm(x, b["attn_norm"], hp.eps), b, hp, layers, i)
@@ -69,14 +69,14 @@ class Layers:
     def __init__(self, hp: Hparams, w: Weights, run: RunConfig) -> None:
         hp.get("attention.sliding_window_pattern")  # has no default here
         self.local = windowed(hp, period=0)
-        self.window = int(hp.get("attention.sliding_window"))
+        self.window = hp.integer("attention.sliding_window")
         sizes = {False: head_dim(hp, ""), True: head_dim(hp, "_swa")}
         full = Rope.from_file(hp, w, run, pairing="neox")
         ropes = {
             False: full,
             True: replace(
                 full,
-                dims=int(hp.get("rope.dimension_count_swa", sizes[True])),
+                dims=hp.integer("rope.dimension_count_swa", sizes[True]),
                 base=float(hp.get("rope.freq_base_swa", 10000.0)),
                 factors=None,
                 scaling=RopeScaling(),
@@ -88,7 +88,7 @@ class Layers:
         self.n_head_kv = [
             int(n) for n in hp.per_layer("attention.head_count_kv", hp.get("attention.head_count"))
         ]
-        n_own = hp.n_layer - int(hp.get("attention.shared_kv_layers", 0))
+        n_own = hp.n_layer - hp.integer("attention.shared_kv_layers", 0)
         last = {local: i for i, local in enumerate(self.local[:n_own])}
         if not set(self.local) <= set(last):
             raise ModelFileError(
@@ -100,7 +100,7 @@ class Layers:
 
 def head_dim(hp: Hparams, kind: str) -> int:
     """Return the columns of a head of one kind of layers, the same for keys and values."""
-    d_k, d_v = (int(hp.get(f"attention.{x}_length{kind}")) for x in ("key", "value"))
+    d_k, d_v = (hp.integer(f"attention.{x}_length{kind}") for x in ("key", "value"))
     if d_k != d_v:
         raise ModelFileError(
             f"{hp.architecture}.attention.key_length{kind} is {d_k} and value_length{kind} is {d_v}; "

@@ -27,7 +27,7 @@ class GptOss(Architecture):
         """Describe the graph (see the module's formula)."""
         full = Rope.from_file(hp, w, run, pairing="neox")
         local = full.at_base(float(hp.get("rope.freq_base_swa", full.base)))
-        window = int(hp.get("attention.sliding_window"))
+        window = hp.integer("attention.sliding_window")
         x = g.embed(w["token_embd"])  # (T, n_embd)
         for i, is_local in enumerate(windowed(hp, period=2)):
             b, rope = w.block(i), local if is_local else full

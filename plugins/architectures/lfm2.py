@@ -28,7 +28,7 @@ class Lfm2(Architecture):
         """Describe the graph (see the module's formula)."""
         n_kv, d = hp.per_layer("attention.head_count_kv"), hp.head_dim
         rope = Rope.from_file(hp, w, run, pairing="neox")
-        window = int(hp.get("attention.sliding_window", 0))
+        window = hp.integer("attention.sliding_window", 0)
         x = g.embed(w["token_embd"])  # (T, n_embd)
         for i in range(hp.n_layer):
             b = w.block(i)

@@ -29,7 +29,7 @@ class NemotronH(Architecture):
         """Describe the graph (see the module's formula)."""
         n_head, n_kv = hp.per_layer("attention.head_count"), hp.per_layer("attention.head_count_kv")
         n_ff, n_used = hp.per_layer("feed_forward_length"), hp.per_layer("expert_used_count", 0)
-        d = int(hp.get("attention.key_length", hp.n_embd // max(n_head)))
+        d = hp.integer("attention.key_length", hp.n_embd // max(n_head))
         scale = float(hp.get("attention.scale", 0.0)) or d**-0.5
         layer_eps = hp.get("attention.layer_norm_epsilon", None)
         eps = float(hp.get("attention.layer_norm_rms_epsilon", *([] if layer_eps is None else [layer_eps])))
@@ -49,7 +49,7 @@ class NemotronH(Architecture):
             if n_ff[i]:
                 x = x + (moe(g, h, b, hp, n_used[i]) if hp.n_expert else ffn(g, h, b))
             elif n_kv[i]:
-                q, k, v = qkv(g, h, b, n_head[i], n_kv[i], d, int(hp.get("attention.value_length", d)))
+                q, k, v = qkv(g, h, b, n_head[i], n_kv[i], d, hp.integer("attention.value_length", d))
                 a = g.attention(q, k, v, layer=i, scale=scale)
                 x = x + g.linear(a, b["attn_output"], b.get("attn_output.bias"))
             else:

@@ -28,7 +28,7 @@ class Olmo2(Architecture):
         n_head, n_kv, d = hp.n_head, hp.n_head_kv, hp.head_dim
         full = Rope.from_file(hp, w, run, pairing="neox")
         local = replace(full, scaling=RopeScaling())
-        window = int(hp.get("attention.sliding_window", 0))
+        window = hp.integer("attention.sliding_window", 0)
         x = g.embed(w["token_embd"])  # (T, n_embd)
         for i, is_local in enumerate(windowed(hp, period=4)):
             b, rope = w.block(i), local if is_local and window else full

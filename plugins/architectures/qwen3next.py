@@ -54,8 +54,8 @@ class Qwen3Next(Architecture):
 
     def delta_net(self, g: Graph, h: Tensor, b: Weights, hp: Hparams) -> Tensor:
         """A gated delta net with its convolution, norms and gate."""
-        n_k, n_v = int(hp.get("ssm.group_count")), int(hp.get("ssm.time_step_rank"))
-        d_k, d_v = int(hp.get("ssm.state_size")), divided(hp, "ssm.inner_size", "ssm.time_step_rank")
+        n_k, n_v = hp.integer("ssm.group_count"), hp.integer("ssm.time_step_rank")
+        d_k, d_v = hp.integer("ssm.state_size"), divided(hp, "ssm.inner_size", "ssm.time_step_rank")
         mixed, z = self.mixed_and_gate(g, h, b, hp)  # (T, 2 * n_k * d_k + n_v * d_v), (T, n_v * d_v)
         beta, alpha = self.beta_and_alpha(g, h, b, hp)  # (T, n_v)
         decay = g.softplus(alpha + b["ssm_dt.bias"]) * b["ssm_a"]
@@ -73,8 +73,8 @@ class Qwen3Next(Architecture):
 
     def mixed_and_gate(self, g: Graph, h: Tensor, b: Weights, hp: Hparams) -> tuple[Tensor, Tensor]:
         """Return q, k and v before the convolution, side by side, and the gate z."""
-        n_k, d_k = int(hp.get("ssm.group_count")), int(hp.get("ssm.state_size"))
-        n_value = int(hp.get("ssm.inner_size"))
+        n_k, d_k = hp.integer("ssm.group_count"), hp.integer("ssm.state_size")
+        n_value = hp.integer("ssm.inner_size")
         keys = f"{hp.architecture}.ssm.inner_size {n_value}, state_size {d_k} and group_count {n_k}"
         if "ssm_in" in b:  # older files: q, k, v, z of each key head together
             expect_rows(b["ssm_in"], 2 * n_k * d_k + 2 * n_value, keys)
@@ -88,7 +88,7 @@ class Qwen3Next(Architecture):
 
     def beta_and_alpha(self, g: Graph, h: Tensor, b: Weights, hp: Hparams) -> tuple[Tensor, Tensor]:
         """Return the update's strength and the decay's step, one per value head, before their functions."""
-        n_v, r = int(hp.get("ssm.time_step_rank")), divided(hp, "ssm.time_step_rank", "ssm.group_count")
+        n_v, r = hp.integer("ssm.time_step_rank"), divided(hp, "ssm.time_step_rank", "ssm.group_count")
         expect_rows(b["ssm_ba"], 2 * n_v, f"{hp.architecture}.ssm.time_step_rank {n_v}")
         beta, alpha = g.split(g.linear(h, b["ssm_ba"]).heads(n_v // r, 2 * r), r, r)
         return beta.flat(), alpha.flat()
@@ -102,7 +102,7 @@ class Qwen35(Qwen3Next):
 
     def beta_and_alpha(self, g: Graph, h: Tensor, b: Weights, hp: Hparams) -> tuple[Tensor, Tensor]:
         """Return the update's strength and the decay's step, one per value head, before their functions."""
-        n_v = int(hp.get("ssm.time_step_rank"))
+        n_v = hp.integer("ssm.time_step_rank")
         for name in ("ssm_beta", "ssm_alpha"):
             expect_rows(b[name], n_v, f"{hp.architecture}.ssm.time_step_rank {n_v}")
         return g.linear(h, b["ssm_beta"]), g.linear(h, b["ssm_alpha"])
@@ -113,7 +113,7 @@ def recurrent_layers(hp: Hparams) -> tuple[bool, ...]:
     flags = hp.get("attention.recurrent_layers", None)
     if flags is not None:
         return tuple(map(bool, hp.per_layer("attention.recurrent_layers")))
-    interval = int(hp.get("full_attention_interval", 4))
+    interval = hp.integer("full_attention_interval", 4)
     if interval < 1:
         raise ModelFileError(
             f"{hp.architecture}.full_attention_interval is {interval}; at least 1 was expected"
