@@ -6,7 +6,7 @@ position when every pool has the pages that the row there sees, and, where the m
 stands at exactly that position.
 
 Nodes are dropped least recently used first, leaves before what they hang on, never while a sequence refers to their
-pages. Pages that nobody refers to, and snapshots, have a budget of bytes each; pages make way at once for those who run.
+pages. Pages that nobody refers to have a budget of bytes, and so have snapshots; pages make way at once for requests.
 """
 
 from __future__ import annotations
