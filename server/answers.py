@@ -13,12 +13,10 @@ from sanic import Request
 
 from ggfw.chat.deltas import Delta
 from ggfw.errors import GgfwError
-from ggfw.handle import Handle
 from ggfw.library import Model
-from ggfw.request import Request as EngineRequest
 from ggfw.result import Result
 from ggfw.server.errors import NotReady
-from ggfw.server.generation import Generation, requests_of
+from ggfw.server.generation import Choice, Generation, submit
 from ggfw.server.pool import Lease
 from ggfw.server.state import State, served
 
@@ -52,20 +50,13 @@ class Answers:
         load_ms: what loading it took for this request.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        lease: Lease,
-        made: Sequence[EngineRequest],
-        handles: Sequence[Handle],
-        streaming: bool,
-    ) -> None:
+    def __init__(self, request: Request, lease: Lease, choices: Sequence[Choice], streaming: bool) -> None:
         self.lease = lease
         self.model: Model = lease.model
         self.id = lease.id
         self.load_ms = lease.load_ms
-        self.requests = made
-        self.handles = handles
+        self.requests = [choice.request for choice in choices]
+        self.handles = [choice.handle for choice in choices]
         self._request, self._streaming = request, streaming
         self._state: State = served(request)
         self._reported: set[int] = set()
@@ -132,15 +123,15 @@ class Answers:
 
     def progress(self, index: int = 0) -> Progress | None:
         """How far a choice has come; None when it has ended."""
-        handle = self.handles[index]
+        request = self.requests[index]
         for work in self.model.engine.scheduler:
-            if work.handle is handle:
+            if work.request is request:
                 start, first = work.t_start, work.t_first
                 now = time.perf_counter()
                 return Progress(
                     total=work.n_prompt,
                     cache=work.n_cached,
-                    processed=work.n_fed,
+                    processed=min(work.n_fed, work.n_prompt),
                     drawn=len(work.tokens),
                     prompt_ms=((first or now) - start) * 1e3 if start else 0.0,
                     drawn_ms=(work.t_last - first) * 1e3 if first else 0.0,
@@ -158,11 +149,6 @@ class Answers:
             self._reported.add(index)
             self._state.failed(self._request, self.id, error)
 
-    def cancel(self) -> None:
-        """Stop everything that has not ended."""
-        for handle in self.handles:
-            handle.cancel()
-
     def abandoned(self) -> None:
         """The client has gone: say so for every choice that was not reported otherwise."""
         for index in range(self.n):
@@ -171,17 +157,39 @@ class Answers:
                 self._state.abandoned(self._request, self.id)
 
 
-async def _result(handle: Handle) -> Result:
+async def _result(handle: Any) -> Result:
     return await handle
 
 
-def _requests(
-    model: Model, state: State, wanted: Generation | Sequence[Generation], id: str
-) -> list[EngineRequest]:
+def _submit(model: Model, state: State, wanted: Generation | Sequence[Generation], id: str) -> list[Choice]:
     if isinstance(wanted, Generation):
-        return requests_of(model, state, wanted, id)
-    parts = [requests_of(model, state, one, f"{id}-{n}" if n else id) for n, one in enumerate(wanted)]
-    return [request for part in parts for request in part]
+        return submit(model, state, wanted, id)
+    choices: list[Choice] = []
+    try:
+        for n, one in enumerate(wanted):
+            choices += submit(model, state, one, f"{id}-p{n}" if n else id)
+    except BaseException:
+        _cancel(choices)
+        raise
+    return choices
+
+
+def _cancel(choices: Sequence[Choice]) -> None:
+    for choice in choices:
+        choice.handle.cancel()
+
+
+async def _submitted(
+    model: Model, state: State, wanted: Generation | Sequence[Generation], id: str
+) -> list[Choice]:
+    """Submit in a thread: rendering and encoding a long conversation must not stop the event loop."""
+    work = asyncio.ensure_future(asyncio.to_thread(_submit, model, state, wanted, id))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        # The thread goes on; what it submits has nobody who waits for it.
+        work.add_done_callback(lambda done: _cancel(done.result()) if done.exception() is None else None)
+        raise
 
 
 @contextlib.asynccontextmanager
@@ -214,16 +222,12 @@ async def answering(
     async with contextlib.AsyncExitStack() as stack:
         if lease is None:
             lease = await stack.enter_async_context(state.pool.lease(name, keep_alive=keep_alive))
-        # Rendering and encoding a long conversation takes a while: not in the event loop.
-        made = await asyncio.to_thread(_requests, lease.model, state, wanted, id)
-        handles: list[Handle] = []
-        answers = Answers(request, lease, made, handles, streaming)
+        choices = await _submitted(lease.model, state, wanted, id)
+        answers = Answers(request, lease, choices, streaming)
         try:
-            for one in made:
-                handles.append(lease.model.submit(one))
             yield answers
         except asyncio.CancelledError:
             answers.abandoned()
             raise
         finally:
-            answers.cancel()
+            _cancel(choices)

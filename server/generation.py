@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from ggfw.asking import submit_chat
 from ggfw.errors import ContextLengthExceeded, InvalidRequest
+from ggfw.handle import Handle
 from ggfw.library import Model
 from ggfw.request import Request, with_seed
 from ggfw.server.state import State
+
+if TYPE_CHECKING:
+    from ggfw.chat.skill_handle import SkillHandle
+
+    AnyHandle = Handle | SkillHandle
 
 #: Choices one request may ask for.
 MAX_CHOICES = 128
@@ -29,7 +36,6 @@ class Generation:
         template_args: more variables of the template.
         options: of :meth:`ggfw.Model.request`, sampling parameters among them.
         num_ctx: positions this request may use of the context.
-        skills: whether the server's skills may be loaded in this conversation.
         cache_prompt: whether the prefix cache may be used.
     """
 
@@ -45,8 +51,20 @@ class Generation:
     template_args: Mapping[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     num_ctx: int | None = None
-    skills: bool = True
     cache_prompt: bool | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer that has been asked for.
+
+    Args:
+        request: the engine's; of several rounds the first.
+        handle: on the answer.
+    """
+
+    request: Request
+    handle: AnyHandle
 
 
 def with_system(messages: Sequence[Any], system: str | None) -> Sequence[Any]:
@@ -54,38 +72,126 @@ def with_system(messages: Sequence[Any], system: str | None) -> Sequence[Any]:
     return [{"role": "system", "content": system}, *messages] if system else messages
 
 
-def requests_of(model: Model, state: State, wanted: Generation, id: str) -> list[Request]:
-    """The engine's requests, one per choice. Renders and encodes, which takes a while: call it in a thread.
+def submit(model: Model, state: State, wanted: Generation, id: str) -> list[Choice]:
+    """Queue a generation, one request per choice. Renders and encodes, which takes a while: call it in a thread.
 
     Choices beyond the first have seeds of their own, derived from the request's: the first one is what a request for
     one choice would give, and the same seed gives the same choices again.
 
     Raises:
         InvalidRequest: a value is not acceptable.
+        QueueFull: too many requests wait; none of these has been queued.
     """
     if not 1 <= wanted.n <= MAX_CHOICES:
         raise InvalidRequest(f"n must be between 1 and {MAX_CHOICES}, but is {wanted.n}", "n")
-    given = {name: value for name, value in wanted.options.items() if value is not None}
-    options = {**state.defaults, **given}
-    limit_context(model, wanted.num_ctx)
-    first = _request(model, state, wanted, options, id)
+    check_num_ctx(model, wanted.num_ctx)
+    options = _options(state, wanted)
+    if wanted.n > 1:
+        # Definite, so that the choices' seeds can be derived from it.
+        seed = with_seed(model.request([0], seed=options.get("seed")).params).seed or 0
+        options["seed"] = seed
+    if wanted.messages is not None and state.skills:
+        return _submit_with_skills(model, state, wanted, options, id)
+    # Parsers and constraints remember what they have seen: each choice needs its own.
+    made = [_request(model, wanted, _of_choice(options, n), _id(id, n)) for n in range(wanted.n)]
+    handles = model.engine.submit_choices(made)
+    return [Choice(request, handle) for request, handle in zip(made, handles, strict=True)]
+
+
+def first_request(model: Model, state: State, wanted: Generation, id: str) -> Request:
+    """The engine's request, or that of the first round, without queueing it."""
+    check_num_ctx(model, wanted.num_ctx)
+    options = _options(state, wanted)
+    if wanted.messages is not None and state.skills:
+        from ggfw.chat.rounds import Rounds, skills_apply
+        from ggfw.chat.skills import Skills
+
+        offered = Skills.of(state.skills)
+        if skills_apply(offered, wanted.tools, wanted.tool_choice):
+            chat = _chat_options(wanted, options, id)
+            return Rounds(_maker(model, wanted, []), wanted.messages, offered, chat).next()
+    return _request(model, wanted, options, id)
+
+
+def _submit_with_skills(
+    model: Model, state: State, wanted: Generation, options: dict[str, Any], id: str
+) -> list[Choice]:
+    choices: list[Choice] = []
+    try:
+        for n in range(wanted.n):
+            made: list[Request] = []
+            handle = submit_chat(
+                model,
+                list(wanted.messages or ()),
+                skills=state.skills,
+                make=_maker(model, wanted, made),
+                **_chat_options(wanted, _of_choice(options, n), _id(id, n)),
+            )
+            choices.append(Choice(made[0], handle))
+    except BaseException:
+        for choice in choices:
+            choice.handle.cancel()
+        raise
+    return choices
+
+
+def _maker(model: Model, wanted: Generation, made: list[Request]) -> Any:
+    """Makes the request of each round."""
+
+    def make(messages: Sequence[Any], **options: Any) -> Request:
+        request = _adapted(model.chat_request(messages, **options), wanted)
+        made.append(request)
+        return request
+
+    return make
+
+
+def _request(model: Model, wanted: Generation, options: dict[str, Any], id: str) -> Request:
+    if wanted.messages is not None:
+        return _adapted(model.chat_request(wanted.messages, **_chat_options(wanted, options, id)), wanted)
+    assert wanted.prompt is not None
+    return _adapted(model.request(wanted.prompt, parse_special=True, id=id, **options), wanted)
+
+
+def _adapted(request: Request, wanted: Generation) -> Request:
+    if wanted.cache_prompt is not None:
+        request.cache_prompt = wanted.cache_prompt
     if wanted.num_ctx is not None:
-        _shorten(first, wanted.num_ctx)
-    if wanted.n == 1:
-        return [first]
-    first.params = with_seed(first.params)
-    seed = first.params.seed or 0
-    made = [first]
-    for choice in range(1, wanted.n):
-        # Parsers and constraints remember what they have seen: each choice needs its own.
-        other = _request(model, state, wanted, options, f"{id}-{choice}")
-        other.params = replace(other.params, seed=(seed + choice) % 2**63)
-        other.max_tokens = first.max_tokens
-        made.append(other)
-    return made
+        room = wanted.num_ctx - len(request.prompt)
+        if room < 1:
+            raise ContextLengthExceeded(len(request.prompt), wanted.num_ctx)
+        limit = request.max_tokens
+        request.max_tokens = room if limit is None or limit == -1 else min(limit, room)
+    return request
 
 
-def limit_context(model: Model, num_ctx: int | None) -> None:
+def _options(state: State, wanted: Generation) -> dict[str, Any]:
+    given = {name: value for name, value in wanted.options.items() if value is not None}
+    return {**state.defaults, **given}
+
+
+def _chat_options(wanted: Generation, options: dict[str, Any], id: str) -> dict[str, Any]:
+    more: dict[str, Any] = {
+        "tools": wanted.tools,
+        "tool_choice": wanted.tool_choice,
+        "parallel_tool_calls": wanted.parallel_tool_calls,
+        "think": wanted.thinking,
+        "reasoning_effort": wanted.effort,
+        "reasoning_budget": wanted.budget,
+    }
+    given = {name: value for name, value in more.items() if value is not None}
+    return {**options, **given, "template_args": dict(wanted.template_args), "id": id}
+
+
+def _of_choice(options: dict[str, Any], n: int) -> dict[str, Any]:
+    return {**options, "seed": (options["seed"] + n) % 2**63} if n else options
+
+
+def _id(id: str, n: int) -> str:
+    return f"{id}-{n}" if n else id
+
+
+def check_num_ctx(model: Model, num_ctx: int | None) -> None:
     """Check a request's own limit of the context.
 
     Raises:
@@ -101,36 +207,3 @@ def limit_context(model: Model, num_ctx: int | None) -> None:
             "ask for less, or serve it with a larger --ctx",
             "num_ctx",
         )
-
-
-def _shorten(request: Request, num_ctx: int) -> None:
-    room = num_ctx - len(request.prompt)
-    if room < 1:
-        raise ContextLengthExceeded(len(request.prompt), num_ctx)
-    wanted = request.max_tokens
-    request.max_tokens = room if wanted is None or wanted == -1 else min(wanted, room)
-
-
-def _request(model: Model, state: State, wanted: Generation, options: dict[str, Any], id: str) -> Request:
-    if wanted.messages is None:
-        assert wanted.prompt is not None
-        return model.request(wanted.prompt, parse_special=True, id=id, **options)
-    more: dict[str, Any] = {}
-    if wanted.tools:
-        more["tools"] = wanted.tools
-        if wanted.tool_choice is not None:
-            more["tool_choice"] = wanted.tool_choice
-        if wanted.parallel_tool_calls is not None:
-            more["parallel_tool_calls"] = wanted.parallel_tool_calls
-    elif wanted.tool_choice not in (None, "auto", "none"):
-        raise InvalidRequest("tool_choice needs tools", "tool_choice")
-    for name, value in (
-        ("think", wanted.thinking),
-        ("reasoning_effort", wanted.effort),
-        ("reasoning_budget", wanted.budget),
-    ):
-        if value is not None:
-            more[name] = value
-    return model.chat_request(
-        wanted.messages, template_args=dict(wanted.template_args), id=id, **more, **options
-    )

@@ -37,8 +37,8 @@ def frames(served: Served, **body: Any) -> list[Any]:
 
 
 def prompts_seen(served: Served) -> list[list[int]]:
-    seen = [t for b in served.fake.executor.batches for t, _, prompt in b if prompt]
-    served.fake.executor.batches.clear()
+    seen = [request.prompt for request in served.seen]
+    served.seen.clear()
     return seen
 
 

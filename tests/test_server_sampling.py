@@ -123,14 +123,10 @@ FIELDS = {
 
 
 def test_every_sampling_field_arrives(served: Served) -> None:
-    seen: list[Params] = []
-    submit = served.model.engine.submit
-    served.model.engine.submit = lambda request: (seen.append(request.params), submit(request))[1]  # type: ignore
-    try:
-        assert served.post(**FIELDS, logit_bias=[[5, False], [6, 1.5]], max_tokens=2).status_code == 200
-        assert served.post(samplers="kt", sampling_profile="golem", max_tokens=1).status_code == 200
-    finally:
-        served.model.engine.submit = submit  # type: ignore[method-assign]
+    served.seen.clear()
+    assert served.post(**FIELDS, logit_bias=[[5, False], [6, 1.5]], max_tokens=2).status_code == 200
+    assert served.post(samplers="kt", sampling_profile="golem", max_tokens=1).status_code == 200
+    seen: list[Params] = [request.params for request in served.seen]
     p = seen[0]
     names = {"repeat_last_n": "penalty_last_n"}
     for name, value in FIELDS.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ggfw.server.families.anthropic import anthropic
 from ggfw.server.families.openai_chat import openai_chat
 from ggfw.server.families.openai_completions import openai_completions
 from ggfw.server.families.openai_embeddings import openai_embeddings
@@ -11,4 +12,4 @@ from ggfw.server.families.service import service
 __all__ = ["FAMILIES"]
 
 #: In the order in which they are mounted.
-FAMILIES = (service, openai_models, openai_chat, openai_completions, openai_embeddings)
+FAMILIES = (service, openai_models, openai_chat, openai_completions, openai_embeddings, anthropic)

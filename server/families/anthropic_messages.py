@@ -1,0 +1,187 @@
+"""Anthropic's messages: bodies, and their way into a generation. Answers are written by ``anthropic``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ggfw.constraints import Grammar
+from ggfw.errors import InvalidRequest
+from ggfw.server.calls import function_tool
+from ggfw.server.fields import Body, SamplingFields
+from ggfw.server.generation import Generation
+
+#: A first system block that changes with every request of one client, and would spoil every cached prefix.
+BILLING = "x-anthropic-billing-header"
+
+
+class Thinking(Body):
+    """``thinking``."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Field(ge=0)] | None = None
+
+
+class ToolChoice(Body):
+    """``tool_choice``."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class OutputConfig(Body):
+    """``output_config``."""
+
+    format: dict[str, Any] | None = None
+    effort: str | None = None
+
+
+class MessagesBody(SamplingFields):
+    """Body of ``POST /v1/messages`` and ``/v1/messages/count_tokens``."""
+
+    messages: list[Any]
+    model: str | None = None
+    max_tokens: int | None = None
+    system: str | list[Any] | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    tools: list[Any] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    cache_prompt: bool | None = None
+
+    def generation(self) -> Generation:
+        """What is asked for, in the engine's words.
+
+        Raises:
+            InvalidRequest: a block or a tool that cannot be honoured.
+        """
+        choice, parallel = _choice(self.tool_choice)
+        thinking, budget = None, None
+        if self.thinking is not None and self.thinking.type != "adaptive":
+            thinking = self.thinking.type == "enabled"
+            budget = self.thinking.budget_tokens if thinking else None
+        return Generation(
+            messages=[*_system(self.system), *_messages(self.messages)],
+            tools=[_tool(tool, n) for n, tool in enumerate(self.tools or ())] or None,
+            tool_choice=choice,
+            parallel_tool_calls=parallel,
+            thinking=thinking,
+            budget=budget,
+            effort=self.output_config.effort if self.output_config else None,
+            template_args=dict(self.chat_template_kwargs or {}),
+            cache_prompt=self.cache_prompt,
+            options={
+                **self.sampling(),
+                "max_tokens": self.max_tokens,
+                "stop": self.stop_sequences,
+                "grammar": self._grammar(),
+            },
+        )
+
+    def _grammar(self) -> Grammar | None:
+        form = self.output_format or (self.output_config.format if self.output_config else None)
+        if form is None:
+            return None
+        param = "output_format" if self.output_format else "output_config"
+        if form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
+            raise InvalidRequest(f"{param} must have the type json_schema and a schema", param)
+        return Grammar.json_schema(form["schema"], param)
+
+
+def _system(given: str | list[Any] | None) -> list[dict[str, Any]]:
+    if given is None or isinstance(given, str):
+        return [{"role": "system", "content": given}] if given else []
+    blocks = [b for b in given if not (isinstance(b, dict) and str(b.get("text", "")).startswith(BILLING))]
+    return [{"role": "system", "content": blocks}] if blocks else []
+
+
+def _messages(given: list[Any]) -> list[Any]:
+    out: list[Any] = []
+    for n, message in enumerate(given):
+        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(content, list):
+            out.append(message)  # what is malformed is refused where all messages are checked
+        elif message.get("role") == "assistant":
+            out.append(_assistant(content, f"messages[{n}]"))
+        else:
+            out += _user(message, content)
+    return out
+
+
+def _assistant(content: list[Any], where: str) -> dict[str, Any]:
+    texts: list[Any] = []
+    thoughts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for n, block in enumerate(content):
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind == "thinking":
+            thoughts.append(str(block.get("thinking", "")))
+        elif kind == "tool_use":
+            if not isinstance(block.get("name"), str):
+                raise InvalidRequest(f"{where}.content[{n}] has no name", f"{where}.content[{n}].name")
+            function = {"name": block["name"], "arguments": block.get("input") or {}}
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
+        elif kind != "redacted_thinking":
+            texts.append(block)
+    out: dict[str, Any] = {"role": "assistant", "content": texts}
+    if thoughts:
+        out["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        out["tool_calls"] = calls
+    return out
+
+
+def _user(message: dict[str, Any], content: list[Any]) -> list[dict[str, Any]]:
+    """Results of tools are messages of their own, in front of what the user says."""
+    results: list[dict[str, Any]] = []
+    rest: list[Any] = []
+    for block in content:
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind == "tool_result":
+            text = block.get("content")
+            if block.get("is_error") and not text:
+                text = "error"
+            results.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text or ""})
+        elif kind == "document" and _document(block) is not None:
+            rest.append({"type": "text", "text": _document(block)})
+        else:
+            rest.append(block)
+    return [*results, {**message, "content": rest}] if rest or not results else results
+
+
+def _document(block: dict[str, Any]) -> str | None:
+    source = block.get("source")
+    if isinstance(source, dict) and source.get("type") == "text" and isinstance(source.get("data"), str):
+        return str(source["data"])
+    return None
+
+
+def _tool(tool: Any, n: int) -> dict[str, Any]:
+    where = f"tools[{n}]"
+    if not isinstance(tool, dict):
+        raise InvalidRequest(f"{where} must be an object", where)
+    if tool.get("type") not in (None, "custom") and "input_schema" not in tool:
+        raise InvalidRequest(
+            f"{where} is of type {tool['type']!r}, which runs on Anthropic's servers; define a tool of your own",
+            where,
+        )
+    return function_tool(
+        tool.get("name"), tool.get("description"), tool.get("input_schema"), tool.get("strict")
+    )
+
+
+def _choice(given: ToolChoice | None) -> tuple[Any, bool | None]:
+    if given is None:
+        return None, None
+    parallel = False if given.disable_parallel_tool_use else None
+    if given.type == "tool":
+        if not given.name:
+            raise InvalidRequest("tool_choice of type tool needs a name", "tool_choice")
+        return {"type": "function", "function": {"name": given.name}}, parallel
+    return {"auto": "auto", "any": "required", "none": "none"}[given.type], parallel
