@@ -130,7 +130,7 @@ class Scheduler:
                 reading.append(one)
             elif one.has_room:
                 work.append(one)
-        segments = self._decode_segments(work)
+        segments = self._decode_segments(work, guess=not reading)
         n_decode = sum(len(s.tokens) for s in segments)
         n_prompt = 0
         if reading:
@@ -141,9 +141,13 @@ class Scheduler:
             n_prompt = self._read(reading, segments, work, room, outputs)
         return Step(Batch(segments), work, n_decode, n_prompt) if segments else None
 
-    def _decode_segments(self, decoding: list[Running]) -> list[Segment]:
-        """The rows of requests that are past their prompts: the last token of each, and guesses where they pay."""
-        speculator = self.speculator
+    def _decode_segments(self, decoding: list[Running], guess: bool) -> list[Segment]:
+        """The rows of requests that are past their prompts: the last token of each, and guesses where they pay.
+
+        Args:
+            guess: whether there may be guesses; beside prompts, every row takes the time of a row of theirs.
+        """
+        speculator = self.speculator if guess else None
         guesses = speculator.propose(decoding) if speculator is not None and decoding else []
         segments: list[Segment] = []
         for i, one in enumerate(decoding):
