@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ggfw.errors import (
         AmbiguousModel,
         BackendError,
+        ConstraintFailed,
         ContextLengthExceeded,
         DeadlineExceeded,
         GenerationCanceled,
@@ -58,6 +59,7 @@ _WHERE = {
     "errors": (
         "AmbiguousModel",
         "BackendError",
+        "ConstraintFailed",
         "ContextLengthExceeded",
         "DeadlineExceeded",
         "GGUFError",
@@ -94,6 +96,7 @@ __all__ = [
     "GGUF",
     "AmbiguousModel",
     "BackendError",
+    "ConstraintFailed",
     "ContextLengthExceeded",
     "DeadlineExceeded",
     "Delta",

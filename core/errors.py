@@ -21,6 +21,7 @@
     ├── QueueFull                 too many waiting requests (``retry_after`` seconds)
     └── GenerationError           a running request failed
         ├── NonFiniteLogits       the model produced NaN or only infinities
+        ├── ConstraintFailed      a grammar left nothing to go on with, or became too large
         ├── GenerationCanceled    (``partial`` holds the result so far)
         └── DeadlineExceeded      (``partial`` holds the result so far)
 
@@ -135,6 +136,10 @@ class GenerationError(GgfwError):
 
 class NonFiniteLogits(GenerationError):
     """The model produced NaN, or no finite logit at all."""
+
+
+class ConstraintFailed(GenerationError):
+    """A constraint leads to a place where no token is allowed, or takes more than its bounds."""
 
 
 class GenerationCanceled(GenerationError):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ggfw.errors import GenerationError, NonFiniteLogits
+from ggfw.errors import ConstraintFailed, GenerationError, NonFiniteLogits
 from ggfw.metrics import Meter
 from ggfw.sampling import token_logprob
 from ggfw.sampling.constrained import ConstrainedSampler
@@ -181,7 +181,7 @@ class Stepper:
             logits: the row (n_vocab,).
 
         Raises:
-            GenerationError: the constraint leads nowhere.
+            ConstraintFailed: the constraint leads nowhere.
         """
         host, masked = work.host, work.masked
         assert host is not None
@@ -193,7 +193,7 @@ class Stepper:
             if masked.complete:
                 return None
             why = masked.failure or "every token it allows is suppressed"
-            raise GenerationError(f"the constraint of request {work.request.id} leads nowhere: {why}")
+            raise ConstraintFailed(f"the constraint of request {work.request.id} leads nowhere: {why}")
         host.accept(token)
         return token
 

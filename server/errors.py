@@ -14,6 +14,7 @@ from sanic.response import HTTPResponse, json
 
 from ggfw.errors import (
     AmbiguousModel,
+    ConstraintFailed,
     ContextLengthExceeded,
     DeadlineExceeded,
     GenerationCanceled,
@@ -57,6 +58,7 @@ TABLE: tuple[tuple[type[BaseException], int, str, str | None], ...] = (
     (ModelFileError, 400, "invalid_request_error", "model_unusable"),
     (SourceError, 502, "server_error", "source_failed"),
     (NotReady, 503, "unavailable_error", "not_ready"),
+    (ConstraintFailed, 400, "invalid_request_error", "constraint_failed"),
     (DeadlineExceeded, 504, "timeout_error", "deadline_exceeded"),
     (GenerationCanceled, 503, "server_error", "canceled"),
     (GgfwError, 500, "server_error", None),

@@ -22,6 +22,9 @@ ROLES = {
 #: Several text parts of one message are joined by this.
 PART_SEPARATOR = "\n"
 
+#: Messages of a conversation; contexts hold less.
+MAX_MESSAGES = 1 << 16
+
 Message = dict[str, Any]
 
 
@@ -76,6 +79,10 @@ def normalise(messages: Any) -> list[Message]:
         raise InvalidRequest(f"messages must be a list, not {type(messages).__name__}", param="messages")
     if not messages:
         raise InvalidRequest("messages must not be empty; at least one message is needed", param="messages")
+    if len(messages) > MAX_MESSAGES:
+        raise InvalidRequest(
+            f"there are {len(messages)} messages; at most {MAX_MESSAGES} are allowed", param="messages"
+        )
     return [_message(m, f"messages[{n}]") for n, m in enumerate(messages)]
 
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ggfw.errors import InvalidRequest
+from ggfw.sampling.dry import MAX_BREAKERS
 
 F32_MAX = 3.4028234663852886e38
 I32_MAX = 2**31 - 1
@@ -138,6 +139,14 @@ def strings(name: str, value: Any) -> tuple[str, ...]:
         raise InvalidRequest(f"{name} must be a list of strings, not {value!r}", param=name)
     if "" in out:
         raise InvalidRequest(f"a string in {name} must not be empty; leave it out", param=name)
+    return out
+
+
+def breakers(name: str, value: Any) -> tuple[str, ...]:
+    """Texts that are not empty, as many as DRY looks for."""
+    out = strings(name, value)
+    if len(out) > MAX_BREAKERS:
+        raise InvalidRequest(f"{name} has {len(out)} texts; at most {MAX_BREAKERS} are allowed", param=name)
     return out
 
 

@@ -8,10 +8,12 @@ cut at the last sequence breaker.
 from __future__ import annotations
 
 import math
+import weakref
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +23,8 @@ from ggfw.sampling.arithmetic import F32, Ids
 LOG_F32_MAX = 88.7228391
 #: Tokens of a breaker after its first one that are looked at.
 MAX_TAIL = 20
+#: Sequence breakers that a request may have, and bytes of each that are looked at.
+MAX_BREAKERS, MAX_BYTES = 64, 160
 
 
 class _Tokenizer(Protocol):
@@ -29,6 +33,47 @@ class _Tokenizer(Protocol):
     def piece(self, token: int) -> bytes: ...
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]: ...
+
+
+class _Pieces:
+    """The bytes of all tokens, so that those that contain or end with something are found without a walk over them."""
+
+    def __init__(self, tokenizer: _Tokenizer) -> None:
+        pieces = [tokenizer.piece(token) for token in range(tokenizer.n_vocab)]
+        self._text = b"".join(pieces)
+        self._ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+        backwards = sorted((piece[::-1], token) for token, piece in enumerate(pieces) if piece)
+        self._backwards = [text for text, _ in backwards]
+        self._tokens = [token for _, token in backwards]
+
+    @classmethod
+    def of(cls, tokenizer: _Tokenizer) -> _Pieces:
+        """The pieces of a tokenizer, kept as long as it is."""
+        found = _known.get(tokenizer)
+        if found is None:
+            found = _known[tokenizer] = cls(tokenizer)
+        return found
+
+    def containing(self, part: bytes) -> set[int]:
+        """The tokens whose bytes contain ``part``."""
+        places, at = [], self._text.find(part)
+        while at >= 0:
+            places.append(at)
+            at = self._text.find(part, at + 1)
+        begins = np.asarray(places, np.int64)
+        tokens = np.searchsorted(self._ends, begins, "right")
+        return set(tokens[begins + len(part) <= self._ends[tokens]].tolist()) if places else set()
+
+    def ending(self, part: bytes) -> set[int]:
+        """The tokens whose bytes end with ``part``."""
+        turned = part[::-1]
+        first = bisect_left(self._backwards, turned)
+        # No UTF-8 has the byte FF, but a token may be that byte: hence a run of them.
+        last = bisect_left(self._backwards, turned + b"\xff" * 64, first)
+        return set(self._tokens[first:last])
+
+
+_known: weakref.WeakKeyDictionary[Any, _Pieces] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -49,23 +94,20 @@ class Breakers:
     @classmethod
     def from_tokenizer(cls, tokenizer: _Tokenizer, texts: Iterable[str]) -> Breakers:
         """Look every token of the vocabulary up for ``texts``."""
+        pieces = _Pieces.of(tokenizer)
         single: set[int] = set()
         longer: dict[int, set[tuple[int, ...]]] = {}
-        breakers = [text.encode() for text in texts]
-        tails: dict[bytes, tuple[int, ...]] = {}
-        for token in range(tokenizer.n_vocab):
-            piece = tokenizer.piece(token)
-            for breaker in breakers:
-                if breaker in piece:
-                    single.add(token)
-                    continue
-                for n in range(1, min(len(piece), len(breaker) - 1) + 1):
-                    if piece.endswith(breaker[:n]):
-                        tail = breaker[n:]
-                        if tail not in tails:
-                            text = tail.decode("utf-8", "replace")
-                            tails[tail] = tuple(tokenizer.encode(text, add_special=False)[:MAX_TAIL])
-                        longer.setdefault(token, set()).add(tails[tail])
+        for text in dict.fromkeys(texts):
+            breaker = text.encode("utf-8", "replace")[:MAX_BYTES]
+            inside = pieces.containing(breaker)
+            single |= inside
+            for n in range(1, len(breaker)):
+                found = pieces.ending(breaker[:n]) - inside
+                if found:
+                    rest = breaker[n:].decode("utf-8", "replace")
+                    tail = tuple(tokenizer.encode(rest, add_special=False)[:MAX_TAIL])
+                    for token in found:
+                        longer.setdefault(token, set()).add(tail)
         return cls(frozenset(single), {token: tuple(sorted(found)) for token, found in longer.items()})
 
     def flat(self) -> list[int]:

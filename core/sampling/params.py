@@ -186,7 +186,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "dry_base": checks.at_least_zero,
     "dry_allowed_length": checks.count,
     "dry_penalty_last_n": checks.i32,
-    "dry_sequence_breakers": checks.strings,
+    "dry_sequence_breakers": checks.breakers,
     "mirostat": checks.mirostat,
     "mirostat_tau": checks.at_least_zero,
     "mirostat_eta": checks.at_least_zero,

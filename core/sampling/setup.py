@@ -81,6 +81,10 @@ class SamplerSetup:
         return Sampler(self.params, made, self.vocab)
 
 
+#: Lists of sequence breakers whose tokens are remembered.
+MAX_KNOWN = 8
+
+
 class SamplerFactory:
     """Makes the setups of one model's requests. Thread-safe.
 
@@ -124,9 +128,11 @@ class SamplerFactory:
         return setup
 
     def _breakers_of(self, texts: tuple[str, ...]) -> Breakers:
-        if texts not in self._breakers:
-            self._breakers[texts] = Breakers.from_tokenizer(self._tokenizer, texts)
-        return self._breakers[texts]
+        found = self._breakers.pop(texts, None) or Breakers.from_tokenizer(self._tokenizer, texts)
+        self._breakers[texts] = found  # the last one now
+        while len(self._breakers) > MAX_KNOWN:
+            self._breakers.pop(next(iter(self._breakers)), None)
+        return found
 
     def _chosen(self, p: Params) -> tuple[SamplerStage, ...]:
         """The plugins' stages that are on: named in ``samplers``, or by a parameter in the default order."""

@@ -3,30 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from ggfw.errors import InvalidRequest
 
+#: Characters that all stops of a request may have together.
+MAX_SIZE = 1 << 16
 
-class _Matcher:
-    """Knuth-Morris-Pratt over a stream: ``n`` is how many characters of the stop the stream ends with now."""
 
-    def __init__(self, stop: str) -> None:
-        self.stop = stop
-        self.n = 0
-        self._back = [0] * len(stop)  # longest proper border of stop[: i + 1]
-        border = 0
-        for i in range(1, len(stop)):
-            while border and stop[i] != stop[border]:
-                border = self._back[border - 1]
-            border += stop[i] == stop[border]
-            self._back[i] = border
+class _Automaton:
+    """Aho and Corasick's automaton: all stops are followed at once, whatever their number.
 
-    def step(self, char: str) -> bool:
-        """Take one character; True when the stop is complete."""
-        while self.n and char != self.stop[self.n]:
-            self.n = self._back[self.n - 1]
-        self.n += char == self.stop[self.n]
-        return self.n == len(self.stop)
+    State 0 is the beginning; every state is a beginning of some stop.
+
+    Attributes:
+        depth: characters of the stops' beginning that a state stands for.
+        found: length of the longest stop that ends in a state, 0 for none.
+    """
+
+    def __init__(self, stops: Iterable[str]) -> None:
+        self._next: dict[tuple[int, str], int] = {}
+        self.depth, self.found = [0], [0]
+        children: list[list[tuple[str, int]]] = [[]]
+        for stop in stops:
+            state = 0
+            for char in stop:
+                follow = self._next.get((state, char))
+                if follow is None:
+                    follow = self._next[state, char] = len(self.depth)
+                    self.depth.append(self.depth[state] + 1)
+                    self.found.append(0)
+                    children[state].append((char, follow))
+                    children.append([])
+                state = follow
+            self.found[state] = len(stop)
+        self._back = [0] * len(self.depth)  # the longest proper tail that is a beginning of a stop
+        level = [child for _, child in children[0]]
+        while level:
+            below = []
+            for state in level:
+                self.found[state] = self.found[state] or self.found[self._back[state]]
+                for char, child in children[state]:
+                    self._back[child] = self.step(self._back[state], char)
+                    below.append(child)
+            level = below
+
+    def step(self, state: int, char: str) -> int:
+        """The state behind one more character."""
+        while (follow := self._next.get((state, char))) is None:
+            if not state:
+                return 0
+            state = self._back[state]
+        return follow
+
+
+#: Those of the last requests: all choices of a request share one.
+_automaton = lru_cache(maxsize=2)(_Automaton)
 
 
 class StopStrings:
@@ -39,7 +71,7 @@ class StopStrings:
         stops: one string or several; None, also among several, is ignored.
 
     Raises:
-        InvalidRequest: an empty stop or something that is not a string.
+        InvalidRequest: an empty stop, something that is not a string, or more than MAX_SIZE characters in all.
     """
 
     def __init__(self, stops: str | Iterable[str | None] | None = None) -> None:
@@ -47,7 +79,7 @@ class StopStrings:
             stops = ()
         elif isinstance(stops, str):
             stops = (stops,)
-        self._matchers: list[_Matcher] = []
+        texts: list[str] = []
         try:
             wanted = list(stops)
         except TypeError:
@@ -63,7 +95,14 @@ class StopStrings:
                 raise InvalidRequest(
                     "a stop string must not be empty; leave it out to use none", param="stop"
                 )
-            self._matchers.append(_Matcher(stop))
+            texts.append(stop)
+        if sum(map(len, texts)) > MAX_SIZE:
+            raise InvalidRequest(
+                f"the stop strings have {sum(map(len, texts))} characters; at most {MAX_SIZE} are allowed",
+                "stop",
+            )
+        self._automaton = _automaton(tuple(dict.fromkeys(texts))) if texts else None
+        self._state = 0
         #: The stop string that ended the text, or None.
         self.matched: str | None = None
         self._held = ""
@@ -85,24 +124,25 @@ class StopStrings:
         """
         if self.matched is not None:
             return "", True
-        if not self._matchers:
+        automaton = self._automaton
+        if automaton is None:
             return text, False
         start = len(self._held)
         text = self._held + text
         for end in range(start, len(text)):
-            complete = [m.stop for m in self._matchers if m.step(text[end])]
-            if complete:
-                self.matched = max(complete, key=len)
+            self._state = automaton.step(self._state, text[end])
+            if length := automaton.found[self._state]:
+                begin = end + 1 - length
+                self.matched = text[begin : end + 1]
                 self._held = ""
-                return text[: end + 1 - len(self.matched)], True
-        cut = len(text) - max(m.n for m in self._matchers)
+                return text[:begin], True
+        cut = len(text) - automaton.depth[self._state]
         self._held = text[cut:]
         return text[:cut], False
 
     def flush(self) -> str:
         """The end of the text: gives what was held back, and makes the filter ready for another text."""
         held, self._held = self._held, ""
-        for m in self._matchers:
-            m.n = 0
+        self._state = 0
         self.matched = None
         return held
