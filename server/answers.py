@@ -16,7 +16,7 @@ from ggfw.errors import GgfwError
 from ggfw.library import Model
 from ggfw.result import Result
 from ggfw.server.errors import NotReady
-from ggfw.server.generation import Choice, Generation, submit
+from ggfw.server.generation import Choice, Generation, submit, with_preset
 from ggfw.server.pool import Lease
 from ggfw.server.state import State, served
 
@@ -222,6 +222,11 @@ async def answering(
     async with contextlib.AsyncExitStack() as stack:
         if lease is None:
             lease = await stack.enter_async_context(state.pool.lease(name, keep_alive=keep_alive))
+        preset = lease.entry.preset
+        if isinstance(wanted, Generation):
+            wanted = with_preset(wanted, preset)
+        else:
+            wanted = [with_preset(one, preset) for one in wanted]
         choices = await _submitted(lease.model, state, wanted, id)
         answers = Answers(request, lease, choices, streaming)
         try:

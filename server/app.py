@@ -13,6 +13,7 @@ from ggfw.server import errors, gate
 from ggfw.server.families import FAMILIES
 from ggfw.server.pool import Pool
 from ggfw.server.state import HEARTBEAT, State
+from ggfw.server.store import Store
 
 #: Seconds; generating an answer without streaming may take long.
 RESPONSE_TIMEOUT = 24 * 3600
@@ -28,6 +29,7 @@ def create_app(
     model: Any = None,
     *,
     pool: Pool | None = None,
+    store: Store | None = None,
     defaults: Mapping[str, Any] | None = None,
     max_queue: int | None = None,
     id: str | None = None,
@@ -46,6 +48,7 @@ def create_app(
     Args:
         model: a :class:`ggfw.Model`, or a :class:`ggfw.model.LoadedModel`. The caller closes it.
         pool: several models instead; closed when the server ends.
+        store: the folder of models that clients may fetch, derive and remove; None: they may not.
         defaults: request fields that apply where a request has none, e.g. ``{"temperature": 0.2}``.
         max_queue: requests that may wait; None = what the model was made with.
         id: what ``/v1/models`` calls the model; default: the file's stem.
@@ -89,6 +92,7 @@ def create_app(
         log_prompts=log_prompts,
         heartbeat=heartbeat,
         skills=skills,
+        store=store,
     )
     errors.install(app)
     gate.install(app, keys=api_keys, origins=cors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ggfw.asking import submit_chat
@@ -37,6 +37,7 @@ class Generation:
         options: of :meth:`ggfw.Model.request`, sampling parameters among them.
         num_ctx: positions this request may use of the context.
         cache_prompt: whether the prefix cache may be used.
+        context: token ids of an earlier exchange that stand in front of the prompt.
     """
 
     messages: Sequence[Any] | None = None
@@ -52,6 +53,7 @@ class Generation:
     options: dict[str, Any] = field(default_factory=dict)
     num_ctx: int | None = None
     cache_prompt: bool | None = None
+    context: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,21 @@ class Choice:
 def with_system(messages: Sequence[Any], system: str | None) -> Sequence[Any]:
     """``messages`` with a system prompt in front of them."""
     return [{"role": "system", "content": system}, *messages] if system else messages
+
+
+def with_preset(wanted: Generation, preset: Mapping[str, Any]) -> Generation:
+    """What is asked of a derived model: its own system prompt, messages and options stand behind the request's."""
+    if not preset:
+        return wanted
+    messages = wanted.messages
+    if messages is not None:
+        first = messages[0].get("role") if messages and isinstance(messages[0], dict) else None
+        messages = [*preset.get("messages", ()), *messages]
+        if first not in ("system", "developer"):
+            messages = with_system(messages, preset.get("system"))
+    given = {name: value for name, value in wanted.options.items() if value is not None}
+    num_ctx = wanted.num_ctx if wanted.num_ctx is not None else preset.get("num_ctx")
+    return replace(wanted, messages=messages, options={**preset.get("options", {}), **given}, num_ctx=num_ctx)
 
 
 def submit(model: Model, state: State, wanted: Generation, id: str) -> list[Choice]:
@@ -154,6 +171,12 @@ def _request(model: Model, wanted: Generation, options: dict[str, Any], id: str)
 
 
 def _adapted(request: Request, wanted: Generation) -> Request:
+    if wanted.context:
+        # The earlier exchange has its own BOS.
+        request.prompt = [
+            *wanted.context,
+            *request.prompt[1 if request.prompt[0] == wanted.context[0] else 0 :],
+        ]
     if wanted.cache_prompt is not None:
         request.cache_prompt = wanted.cache_prompt
     if wanted.num_ctx is not None:

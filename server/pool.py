@@ -38,7 +38,8 @@ class Entry:
         created: Unix time.
         load_seconds: what loading it took.
         loading: under way, for those who wait.
-        preset: what a derived model adds: ``system``, ``template``, ``options``.
+        preset: what a derived model adds: ``from``, ``system``, ``messages``, ``options``, ``num_ctx``.
+        base: the model that answers for a derived one.
     """
 
     id: str
@@ -52,6 +53,7 @@ class Entry:
     created: int = field(default_factory=lambda: int(time.time()))
     load_seconds: float = 0.0
     preset: dict[str, Any] = field(default_factory=dict)
+    base: Entry | None = None
     loading: asyncio.Future[None] | None = None
 
     @property
@@ -62,6 +64,8 @@ class Entry:
     @property
     def info(self) -> dict[str, Any]:
         """Facts for lists: of the loaded model, else of the file."""
+        if self.base is not None:
+            return {**self.base.info, **self.facts}
         if self.model is None:
             return self.facts
         return {**self.facts, **{k: v for k, v in self.model.info.items() if v is not None}}
@@ -107,6 +111,7 @@ class Pool:
         own = id or (Path(path).stem if path else model.name)
         aliases = {model.name, *({Path(path).stem, Path(path).name} if path else ())}
         entry = Entry(own, lambda: model, owned=False, aliases=frozenset(aliases), model=model)
+        entry.facts = facts_of(model)
         return self.add(entry)
 
     def remove(self, entry: Entry) -> None:
@@ -153,11 +158,12 @@ class Pool:
             ModelNotFound: there is no such model; besides the errors of loading.
         """
         self.expire()
-        entry = self.find(name)
+        asked = self.find(name)
+        entry = asked.base or asked
         entry.users += 1
         try:
             model, load_ms = await self._loaded(entry)
-            yield Lease(entry, model, load_ms)
+            yield Lease(asked, model, load_ms)
         finally:
             entry.users -= 1
             self.keep(entry, self.keep_alive if keep_alive is None else keep_alive)
@@ -198,7 +204,7 @@ class Pool:
 
     def unload(self, entry: Entry) -> None:
         """Unload a model as soon as nobody uses it."""
-        self.keep(entry, 0)
+        self.keep(entry.base or entry, 0)
 
     @staticmethod
     def _unload(entry: Entry) -> None:
@@ -213,3 +219,10 @@ class Pool:
             model, entry.model = entry.model, None
             if model is not None and entry.owned:
                 model.close()
+
+
+def facts_of(model: Model) -> dict[str, Any]:
+    """What lists say about a model besides its ``info``."""
+    from ggfw.gguf import GGUF, analyze
+
+    return {"quant": analyze(model.gguf).quantization} if isinstance(model.gguf, GGUF) else {}

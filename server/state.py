@@ -15,6 +15,7 @@ from ggfw.server.pool import Pool
 
 if TYPE_CHECKING:
     from ggfw.server.errors import Problem
+    from ggfw.server.store import Store
 
 #: Seconds of silence after which a stream shows that it is alive.
 HEARTBEAT = 10.0
@@ -30,6 +31,8 @@ class State:
         log: called with (event, fields); None = silence.
         log_prompts: whether prompts and answers may be logged.
         heartbeat: seconds of silence after which a stream shows that it is alive.
+        store: the folder of models that can be fetched, made and removed, if there is one.
+        page: answers browsers at ``/``, if there is a page.
         skills: what conversations may load; as :meth:`ggfw.Model.chat` takes it.
         metrics: counters and histograms.
         embedding: requests that embed now, by model.
@@ -42,6 +45,8 @@ class State:
     log: Callable[[str, dict[str, Any]], None] | None = None
     log_prompts: bool = False
     heartbeat: float = HEARTBEAT
+    store: Store | None = None
+    page: Callable[[Request], Any] | None = None
     skills: Any = None
     metrics: Metrics = field(default_factory=Metrics)
     embedding: dict[int, int] = field(default_factory=dict)

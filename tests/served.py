@@ -62,6 +62,7 @@ class Served:
         self.model.engine.submit_choices = submit_choices  # type: ignore[method-assign]
         self.lines: list[tuple[str, dict[str, Any]]] = []
         app = create_app(self.model, log=lambda e, f: self.lines.append((e, f)), **options)
+        self.state = app.ctx.ggfw
         self.live = LiveServer(app)
 
     def __enter__(self) -> Served:

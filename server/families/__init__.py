@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from ggfw.server.families.anthropic import anthropic
+from ggfw.server.families.ollama_chat import ollama_chat
+from ggfw.server.families.ollama_embed import ollama_embed
+from ggfw.server.families.ollama_lists import ollama_lists
+from ggfw.server.families.ollama_store import ollama_store
 from ggfw.server.families.openai_chat import openai_chat
 from ggfw.server.families.openai_completions import openai_completions
 from ggfw.server.families.openai_embeddings import openai_embeddings
@@ -12,4 +16,15 @@ from ggfw.server.families.service import service
 __all__ = ["FAMILIES"]
 
 #: In the order in which they are mounted.
-FAMILIES = (service, openai_models, openai_chat, openai_completions, openai_embeddings, anthropic)
+FAMILIES = (
+    service,
+    openai_models,
+    openai_chat,
+    openai_completions,
+    openai_embeddings,
+    anthropic,
+    ollama_chat,
+    ollama_embed,
+    ollama_lists,
+    ollama_store,
+)

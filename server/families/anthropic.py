@@ -16,7 +16,7 @@ from ggfw.server.answers import Answers, answering
 from ggfw.server.calls import arguments_object
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.anthropic_messages import MessagesBody
-from ggfw.server.generation import first_request
+from ggfw.server.generation import first_request, with_preset
 from ggfw.server.state import served
 from ggfw.server.streams import event, send
 
@@ -49,7 +49,8 @@ async def count_tokens(request: Request, body: MessagesBody) -> HTTPResponse:
     """Count the tokens a conversation would have as a prompt."""
     state = served(request)
     async with state.pool.lease(body.model) as lease:
-        made = await asyncio.to_thread(first_request, lease.model, state, body.generation(), new_id("count"))
+        wanted = with_preset(body.generation(), lease.entry.preset)
+        made = await asyncio.to_thread(first_request, lease.model, state, wanted, new_id("count"))
         return json({"input_tokens": len(made.prompt)})
 
 
