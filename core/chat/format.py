@@ -18,8 +18,8 @@ class CallForm:
         open: the text that opens a block of calls. Empty: the call is the whole answer, and begins it (or follows
             another call) with one of ``starts``.
         body: the form of the inside.
-        close: texts that may close the block; the first one is the model's own. Empty: nothing does, the inside ends
-            itself.
+        close: texts that may close the block; the first one is the model's own, and may be empty. None: the inside
+            ends itself.
         starts: see ``open``.
         between: what stands between two blocks when the model writes several, for grammars.
         gap: what stands between the opening text and the inside, and between the inside and the closing text, as the

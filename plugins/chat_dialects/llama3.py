@@ -74,7 +74,7 @@ class Llama3(Dialect):
     special_tokens = True
     format = Format(
         calls=(
-            CallForm("", JsonCall("parameters", bare=True), (";",), starts="{", between="; "),
+            CallForm("", JsonCall("parameters", bare=True), ("", ";"), starts="{", between="; "),
             CallForm("", Pythonic(bare=True), starts="["),
             CallForm("<|python_tag|>", PythonTag()),
         ),
