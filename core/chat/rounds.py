@@ -87,7 +87,7 @@ class Rounds:
         if self._request is not None:  # with this seed the whole answer comes out the same again
             options |= {"seed": self._request.params.seed, "id": self._request.id}
             options.pop("continue_final_message", None)
-        limit = options.get("max_tokens")
+        limit: Any = options.get("max_tokens")
         if _positive(limit):
             options["max_tokens"] = limit - self._spent()
         if options.get("timeout") is not None:
@@ -105,7 +105,7 @@ class Rounds:
         self._held, self._shows_calls = [], False
         if not _internal(turn):
             return False
-        limit = self._options.get("max_tokens")
+        limit: Any = self._options.get("max_tokens")
         used_up = _positive(limit) and self._spent() >= limit
         if turn.finish_reason != "tool_calls" or used_up or len(self._turns) > MAX_ROUNDS:
             # Calls that nobody answers any more are not the caller's.

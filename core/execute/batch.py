@@ -89,7 +89,10 @@ class Executor(Protocol):
     n_vocab: int
     max_rows: int  # rows one batch may have
     max_outputs: int  # output rows one batch may have
-    memory: CacheMemory  # of pages and states, for whoever copies them between steps
+
+    @property
+    def memory(self) -> CacheMemory:
+        """The bytes of pages and states, for whoever copies them between steps."""
 
     def step(self, batch: Batch) -> StepResult:
         """Run one step and advance every segment's ``sequence.n_positions`` by its rows, drafts excepted.

@@ -122,6 +122,6 @@ def _from_binary(path: Path) -> dict[str, NDArray[np.float32]]:
         size = number(f"size of {name}", (len(data) - at) // 4)
         if at + 4 * size > len(data):
             raise InvalidRequest(f"{path} ends inside {name}; it is damaged", "imatrix")
-        columns[name] = np.frombuffer(data, "<f4", size, at).astype(np.float32) / max(1, calls)
+        columns[name] = np.frombuffer(data, "<f4", size, at) / np.float32(max(1, calls))
         at += 4 * size
     return columns
