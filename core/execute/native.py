@@ -14,6 +14,7 @@ from ggfw.cache import PAGE_SIZE, Cache
 from ggfw.errors import BackendError, GenerationError, InvalidRequest
 from ggfw.execute.batch import Batch, Segment, StepResult, Wants
 from ggfw.execute.cache_memory import native_cache_memory
+from ggfw.execute.file_guard import FileGuard
 from ggfw.execute.kernel_set import KernelSet
 from ggfw.execute.kv_types import KV_TYPES, check_kv_type, kv_row_bytes
 from ggfw.execute.marshal import Marshal
@@ -82,7 +83,9 @@ class NativeExecutor:
         )
         ffi, lib = self._ffi, self._lib = kernels.native.ffi, kernels.native.lib
         lib.ggfw_threads_set(threads, 100)
+        self._guard = FileGuard(kernels.native, gguf)
         self.weights = NativeWeights(gguf, self.plan, kernels)
+        self._guard.check()
         self._memory: list[tuple[Any, int]] = []
         self._pools = self._make_pools(cache, kv_type)
         self._states = self._make_states(cache)
@@ -183,6 +186,7 @@ class NativeExecutor:
 
     def step(self, batch: Batch) -> StepResult:
         """Run one step (see :class:`~ggfw.execute.batch.Executor`)."""
+        self._guard.check()
         segments = batch.segments
         order = sorted(segments, key=_is_prompt) if len(segments) > 1 else segments
         n_outputs = self._fill(order, batch.wants)
@@ -190,6 +194,7 @@ class NativeExecutor:
             self.run_steps(first, last)
             if python is not None:
                 python(self, order)
+        self._guard.check()
         result = self._result(segments, order, n_outputs, batch.wants)
         for segment in segments:
             segment.sequence.advance(len(segment.tokens) - segment.n_draft, 1 if segment.n_draft else 0)
@@ -355,6 +360,7 @@ class NativeExecutor:
                 self._lib.ggfw_memory_free(memory, n_bytes)
             self._memory.clear()
             self.weights.close()
+            self._guard.close()
 
 
 def _is_prompt(segment: Segment) -> bool:

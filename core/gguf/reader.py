@@ -94,6 +94,11 @@ class GGUF:
         return self._shards[0].source
 
     @property
+    def mappings(self) -> list[tuple[Path, Any]]:
+        """(path, (n_bytes,) uint8 over the mapped file) of every shard that is a file."""
+        return [(s.path, s.data) for s in self._shards if s.path is not None and s.mapping is not None]
+
+    @property
     def n_bytes(self) -> int:
         """Size of all files together."""
         return sum(len(shard.data) for shard in self._shards)

@@ -76,6 +76,14 @@ int32_t ggfw_pack(const ggfw_packing *packings, int32_t n);
 int32_t ggfw_linear_once(const ggfw_kernel *linear, const ggfw_kernel *quantize, const void *file_rows, int64_t n_out,
                          int64_t n_in, const float *x, int32_t n_rows, float *y);
 
+/* A mapped file may be cut short by others while it is read, which ends a process with SIGBUS. Reads in a watched range
+ * give zeros instead from then on, and the range counts as failed. The first call installs the handler; faults elsewhere
+ * go to the one before. Returns a number for the other two calls, -1 where too many ranges are watched or files cannot
+ * shrink while they are mapped (Windows). */
+int32_t ggfw_file_watch(const void *mapped, int64_t bytes);
+int32_t ggfw_file_failed(int32_t watch);
+void ggfw_file_unwatch(int32_t watch);
+
 /* Page-aligned anonymous memory, zeroed; NULL when short. huge: with huge pages where granted, for what is read from
  * end to end (weights); without, memory is only used as far as it is touched (caches). */
 void *ggfw_memory_new(int64_t bytes, int32_t huge);

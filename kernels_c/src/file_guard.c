@@ -1,0 +1,101 @@
+/* file_guard.c: files that shrink while they are mapped. The handler puts zeros where the file ends, so that the read
+ * that faulted comes to an end, and notes it; who reads asks afterwards. */
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE /* SA_ONSTACK, MAP_ANONYMOUS */
+#endif
+#include "ggfw_executor.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+
+/* A mapped file cannot be cut short here. */
+int32_t ggfw_file_watch(const void *mapped, int64_t bytes) {
+    (void)mapped;
+    (void)bytes;
+    return -1;
+}
+int32_t ggfw_file_failed(int32_t watch) {
+    (void)watch;
+    return 0;
+}
+void ggfw_file_unwatch(int32_t watch) { (void)watch; }
+
+#else
+
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if !defined(MAP_ANONYMOUS)
+#define MAP_ANONYMOUS MAP_ANON
+#endif
+
+#define MAX_WATCHES 1024
+
+typedef struct watch {
+    _Atomic int32_t used;
+    _Atomic int32_t failed;
+    _Atomic uintptr_t begin; /* 0 = not (yet) to be looked at */
+    _Atomic uintptr_t end;
+} watch;
+
+static watch watches[MAX_WATCHES];
+static struct sigaction before;
+static _Atomic uintptr_t page_size;
+
+static void handle(int number, siginfo_t *info, void *context) {
+    (void)context;
+    uintptr_t at = (uintptr_t)info->si_addr, page = atomic_load(&page_size);
+    for (int i = 0; i < MAX_WATCHES; i++) {
+        watch *w = &watches[i];
+        uintptr_t begin = atomic_load(&w->begin), end = atomic_load(&w->end);
+        if (begin == 0 || at < begin || at >= end) continue;
+        uintptr_t first = at / page * page;
+        size_t n = (size_t)((end - first + page - 1) / page * page);
+        if (mmap((void *)first, n, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) break;
+        atomic_store(&w->failed, 1);
+        return;
+    }
+    sigaction(number, &before, NULL); /* not ours: the read faults again, and the handler before sees it */
+}
+
+static int install(void) {
+    struct sigaction now;
+    if (sigaction(SIGBUS, NULL, &now) != 0) return 0;
+    if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == handle) return 1;
+    before = now;
+    memset(&now, 0, sizeof now);
+    now.sa_sigaction = handle;
+    now.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&now.sa_mask);
+    atomic_store(&page_size, (uintptr_t)sysconf(_SC_PAGESIZE));
+    return sigaction(SIGBUS, &now, NULL) == 0;
+}
+
+int32_t ggfw_file_watch(const void *mapped, int64_t bytes) {
+    if (mapped == NULL || bytes <= 0 || !install()) return -1;
+    for (int32_t i = 0; i < MAX_WATCHES; i++) {
+        int32_t is_free = 0;
+        if (!atomic_compare_exchange_strong(&watches[i].used, &is_free, 1)) continue;
+        atomic_store(&watches[i].failed, 0);
+        atomic_store(&watches[i].end, (uintptr_t)mapped + (uintptr_t)bytes);
+        atomic_store(&watches[i].begin, (uintptr_t)mapped);
+        return i;
+    }
+    return -1;
+}
+
+int32_t ggfw_file_failed(int32_t i) {
+    return i >= 0 && i < MAX_WATCHES ? atomic_load(&watches[i].failed) : 0;
+}
+
+void ggfw_file_unwatch(int32_t i) {
+    if (i < 0 || i >= MAX_WATCHES) return;
+    atomic_store(&watches[i].begin, 0);
+    atomic_store(&watches[i].used, 0);
+}
+
+#endif
