@@ -155,7 +155,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             parsed = json.loads(arguments) if arguments.strip() else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             parsed = arguments
         arguments = parsed if isinstance(parsed, dict) else arguments
     out = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}

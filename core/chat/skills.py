@@ -105,7 +105,7 @@ class Skills(Mapping[str, Skill]):
         """
         try:
             given = json.loads(arguments or "{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return f"Error: the arguments are not valid JSON ({error})", None
         name = given.get("name") if isinstance(given, dict) else None
         if not isinstance(name, str):

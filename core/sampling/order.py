@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from ggfw.errors import InvalidRequest
@@ -47,6 +48,10 @@ _ALIASES = {
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
+#: Stages of a chain.
+MAX_STAGES = 32
+
+
 def samplers(name: str, value: Any) -> tuple[str, ...]:
     """The stages that ``value`` names, in its order and under their canonical names; None is the default order.
 
@@ -67,7 +72,10 @@ def samplers(name: str, value: Any) -> tuple[str, ...]:
         value = [part for part in re.split("[;,]", text) if part.strip()]
     if not isinstance(value, Iterable):
         raise InvalidRequest(f"{name} must be a list of stage names, not {value!r}", param=name)
-    return tuple(_canonical(name, item) for item in value)
+    out = tuple(_canonical(name, item) for item in islice(value, MAX_STAGES + 1))
+    if len(out) > MAX_STAGES:
+        raise InvalidRequest(f"{name} has more than {MAX_STAGES} stages; leave out repetitions", param=name)
+    return out
 
 
 def known_samplers(text: str) -> tuple[str, ...]:
