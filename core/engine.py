@@ -267,7 +267,12 @@ class Engine:
             if stopping:
                 break
             self._drop_ended()
-            step = scheduler.plan()
+            try:
+                step = scheduler.plan()
+            except Exception as exception:  # the thread must live, or all requests would wait for ever
+                for work in list(scheduler.running):
+                    stepper.fail(work, wrapped(work, exception), "error")
+                continue
             if step is not None:
                 stepper.run(step)
             if self._jobs:

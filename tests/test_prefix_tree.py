@@ -19,7 +19,7 @@ N_PAGES = 24
 
 
 class Machine(RuleBasedStateMachine):
-    """Sequences write their tokens into pages (and a running hash into the state) as an executor would write K and V."""
+    """Sequences write their tokens into pages, and a running hash into the state, as an executor would K and V."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,10 +74,13 @@ class Machine(RuleBasedStateMachine):
     def write(self, which: int, tokens: list[int]) -> None:
         sequence, written, _ = self.sequences[which]
         before = self.free()
+        need = -(-(sequence.n_positions + len(tokens)) // PAGE_SIZE)
+        missing = [need - len(table) for table in sequence.tables]
         try:
             sequence.reserve(len(tokens))
         except OutOfPages:
             assert self.free() == before
+            assert any(n > free for n, free in zip(missing, before, strict=True)), "there was room"
             return
         at = sequence.n_positions
         for table, pages in zip(sequence.tables, self.pages, strict=True):

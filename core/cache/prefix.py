@@ -23,7 +23,7 @@ from ggfw.cache.snapshots import Snapshots, State
 if TYPE_CHECKING:
     from ggfw.execute.cache_memory import CacheMemory
 
-#: Nodes that give up pages behind the windows at a time.
+#: Nodes that give up pages, but stay, at a time.
 _STRIPPED_AT_ONCE = 16
 
 
@@ -94,7 +94,6 @@ class PrefixTree:
         self._order: OrderedDict[Node, None] = (
             OrderedDict()
         )  # least recently used first; parents behind children
-        self._windowed = any(pool.spec.window for pool in cache.pools)
         cache.reclaim = self.make_room
 
     # -- what there is -------------------------------------------------------------------------------------------
@@ -362,7 +361,7 @@ class PrefixTree:
         return any(page != GIVEN_BACK and pool.referred(page) for pool, page in pools)
 
     def _evict(self) -> bool:
-        """Drop the least recently used leaf; else pages behind the windows of those who run. False: nothing to drop."""
+        """Drop the least recently used leaf; else pages above leaves that are in use. False: there is nothing to drop."""
         seen: set[Node] = set()
         while self._order:
             node = next(iter(self._order))
@@ -376,16 +375,19 @@ class PrefixTree:
                 self.n_evicted += 1
                 return True
             self._touch(node)
-        return self._windowed and self._evict_windowed()
+        return self._strip()
 
-    def _evict_windowed(self) -> bool:
-        """Drop pages that nobody refers to from the first nodes that have some; what is left of them stays."""
+    def _strip(self) -> bool:
+        """Drop pages that nobody refers to from the first nodes that have some; what is left of them stays.
+
+        Such pages are behind the windows of those who run, or those who run have pages of their own for these tokens.
+        """
         n_stripped = 0
         for node in self._order:
             dropped = False
             for i, pool in enumerate(self.cache.pools):
                 page = node.pages[i]
-                if page != GIVEN_BACK and pool.spec.window and not pool.referred(page):
+                if page != GIVEN_BACK and not pool.referred(page):
                     node.pages[i] = GIVEN_BACK
                     pool.drop(page)
                     dropped = True
