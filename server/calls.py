@@ -12,7 +12,7 @@ def arguments_object(call: ToolCall) -> dict[str, Any]:
     """The arguments of a call as an object; text that is none (an answer cut off in the middle) under ``_text``."""
     try:
         found = json.loads(call.arguments) if call.arguments.strip() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {"_text": call.arguments}
 
