@@ -1,4 +1,4 @@
-"""``ggfw serve`` in a process of its own, with a tiny random model and the vocabulary size of a real one; what it costs."""
+"""``ggfw serve`` in a process of its own, with a tiny random model whose vocabulary has a real size; what it costs."""
 
 from __future__ import annotations
 
