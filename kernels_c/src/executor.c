@@ -24,6 +24,7 @@ static int64_t domain_rows(const ggfw_run *run, int32_t domain) {
 static int view_fits(const ggfw_executor *e, const ggfw_view *v, int64_t n_rows) {
     if (v->width == 0) return 1;
     if (v->width < 0 || v->offset < 0 || v->stride < 0 || v->type < GGFW_F32 || v->type > GGFW_Q16) return 0;
+    if (v->offset > e->arena_bytes || v->stride > e->arena_bytes) return 0; /* else the sum below could wrap */
     return n_rows == 0 || v->offset + (n_rows - 1) * v->stride + row_bytes(v) <= e->arena_bytes;
 }
 
