@@ -1,6 +1,6 @@
 # `make` explains itself. Every target makes what it needs; the first use of any makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help run chat serve test test-all lint check bench peers bench-server coverage cross-build clean
+.PHONY: help run chat serve test test-all lint check bench peers bench-server coverage fuzz cross-build clean
 .NOTPARALLEL:
 
 ENVIRONMENT := sh .ci/environment.sh
@@ -38,6 +38,7 @@ help:
 	@echo 'make coverage     tests with line coverage'
 	@echo 'make peers        compare speed with llama.cpp: ONLY=...'
 	@echo 'make bench-server many requests at once, beside llama.cpp: ARGS=...'
+	@echo 'make fuzz         run the fuzzers, one after the other: SECONDS=60 ONLY=...'
 	@echo 'make cross-build  compile the C code for Linux, macOS and Windows on x86-64 and arm64'
 	@echo 'make clean        remove what was built (not the models)'
 	@$(ENVIRONMENT) check
@@ -75,6 +76,10 @@ peers:
 bench-server:
 	@$(ENVIRONMENT) run
 	@$(PY) bench/server_load.py $(or $(value MODE),compare) $(value ARGS)
+
+fuzz:
+	@$(ENVIRONMENT) test
+	@$(PY) -m fuzz $(ONLY) --seconds $(or $(SECONDS),60) $(value ARGS)
 
 cross-build:
 	@$(ENVIRONMENT) run

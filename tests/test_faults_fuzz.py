@@ -1,0 +1,63 @@
+"""Every fuzzer for a few seconds: no crash, no hang, no error but those that are right."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+from fuzz.choices import Choices, cuts, spoiled  # noqa: E402
+from fuzz.driver import fuzz  # noqa: E402
+from fuzz.target import TARGETS  # noqa: E402
+
+
+def test_choices_end_well() -> None:
+    c = Choices(b"\x01")
+    assert c.below(5) == 1 and c.text() == "" and c.edge() == 0 and c.json() is None
+    assert (
+        cuts(Choices(bytes(range(9))), "some text")
+        and "".join(cuts(Choices(b"\5\6"), "some text")) == "some text"
+    )
+    assert spoiled(Choices(b""), b"abc") == b"abc"
+
+
+def test_findings_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target that crashes is reported with the input that did it."""
+    (tmp_path / "crashing.py").write_text(
+        "import os\nfrom fuzz.target import Target\n"
+        "def run(data):\n    if data == b'boom': os.abort()\n    assert data != b'wrong'\n"
+        "def target(): return Target(run, [b'fine', b'wrong', b'boom'])\n"
+    )
+    code = (
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(tmp_path)!r}]\n"
+        "import fuzz.target; fuzz.target.TARGETS['c'] = 'crashing:target'\n"
+        "from fuzz.__main__ import main; sys.exit(main())"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fuzz.driver.python", lambda: sys.executable)
+    (tmp_path / ".running").touch()
+    folder = tmp_path / "findings" / "c"
+    folder.mkdir(parents=True)
+    (folder / ".running").write_bytes(bytes(32 + (1 << 16)))
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--inside", "c", "--seconds", "1", "--engine", "mutate", "--findings", "findings"],
+        capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == -6
+    assert (folder / ".running").read_bytes()[32:36] == b"boom"
+    assert [p.read_bytes() for p in folder.glob("AssertionError-*.input")] == [b"wrong"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(TARGETS))
+def test_fuzzers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    result = fuzz(name, 3, seed=random.SystemRandom().randrange(10**6), engine="mutate", findings=tmp_path)
+    told = [path.read_text("utf-8", "replace")[-1500:] for path in (tmp_path / name).glob("*.txt")]
+    assert not result["findings"], "\n".join(told)
+    assert result["executions"] > 0
