@@ -8,6 +8,7 @@ from typing import Any
 
 from sanic import Blueprint, Sanic
 
+from ggfw.chat.skills import Skills
 from ggfw.library import Model, as_log
 from ggfw.server import errors, gate
 from ggfw.server.families import FAMILIES
@@ -91,7 +92,7 @@ def create_app(
         log=logger,
         log_prompts=log_prompts,
         heartbeat=heartbeat,
-        skills=skills,
+        skills=None if skills is None else Skills.of(skills),
         store=store,
     )
     errors.install(app)

@@ -62,3 +62,16 @@ def legacy_logprobs(
 
 def _text(tokenizer: Tokenizer, token: int) -> str:
     return tokenizer.piece(token).decode("utf-8", "replace")
+
+
+def numbered_logprobs(tokenizer: Tokenizer, entries: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
+    """llama-server's ``completion_probabilities``: like OpenAI's, with the tokens' ids."""
+
+    def one(token: int, logprob: float) -> dict[str, Any]:
+        return {"id": token, **_token(tokenizer, token, logprob)}
+
+    return [
+        {**one(entry.id, entry.logprob), "top_logprobs": [one(o.id, o.logprob) for o in entry.top]}
+        for entry in entries
+        if entry.part == "text"
+    ]

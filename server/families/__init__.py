@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from ggfw.server.families.anthropic import anthropic
+from ggfw.server.families.llama_server import llama_server
+from ggfw.server.families.llama_tools import llama_tools
+from ggfw.server.families.native import native
 from ggfw.server.families.ollama_chat import ollama_chat
 from ggfw.server.families.ollama_embed import ollama_embed
 from ggfw.server.families.ollama_lists import ollama_lists
@@ -27,4 +30,7 @@ FAMILIES = (
     ollama_embed,
     ollama_lists,
     ollama_store,
+    native,
+    llama_server,
+    llama_tools,
 )

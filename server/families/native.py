@@ -1,0 +1,176 @@
+"""ggfw's own endpoints: ``/generate``, ``/models``, ``/models/load``, ``/v1/skills``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from sanic import Blueprint, Request
+from sanic.response import HTTPResponse, json
+
+from ggfw.chat.deltas import ReasoningDelta, TextDelta
+from ggfw.errors import InvalidRequest
+from ggfw.request import new_id
+from ggfw.result import Result
+from ggfw.server.answers import Answers, answering
+from ggfw.server.constrained import ConstraintFields
+from ggfw.server.endpoint import endpoint
+from ggfw.server.families.openai_chat import call_object, delta_object
+from ggfw.server.families.openai_models import model_row
+from ggfw.server.fields import Body, ReasoningFields, SamplingFields, StreamFields
+from ggfw.server.generation import Generation, with_system
+from ggfw.server.pool import Entry
+from ggfw.server.state import served
+from ggfw.server.streams import event, send
+
+native = Blueprint("native")
+
+
+class GenerateBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFields):
+    """Body of ``POST /generate``."""
+
+    prompt: str | None = None
+    messages: list[Any] | None = None
+    model: str | None = None
+    system_prompt: str | None = None
+    raw: bool | None = None
+    max_tokens: int | None = None
+    stop: str | list[str | None] | None = None
+    ignore_eos: bool | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    cache_prompt: bool | None = None
+
+    def generation(self) -> Generation:
+        """What is asked for, in the engine's words.
+
+        Raises:
+            InvalidRequest: neither prompt nor messages, or both.
+        """
+        if (self.prompt is None) == (self.messages is None):
+            raise InvalidRequest("exactly one of prompt and messages must be given", "prompt")
+        if self.raw and (self.messages is not None or self.system_prompt or self.tools):
+            raise InvalidRequest("raw takes a prompt alone, without messages, system_prompt and tools", "raw")
+        messages = self.messages
+        if messages is None and not self.raw:
+            messages = [{"role": "user", "content": self.prompt}]
+        return Generation(
+            messages=None if messages is None else with_system(messages, self.system_prompt),
+            prompt=self.prompt,
+            tools=self.tools,
+            tool_choice=self.tool_choice,
+            parallel_tool_calls=self.parallel_tool_calls,
+            thinking=self.enable_thinking,
+            effort=self.reasoning_effort,
+            budget=self.reasoning_budget,
+            template_args=dict(self.chat_template_kwargs or {}),
+            cache_prompt=self.cache_prompt,
+            options={
+                **self.sampling(),
+                "max_tokens": self.max_tokens,
+                "stop": self.stop,
+                "ignore_eos": self.ignore_eos,
+                "grammar": self.answer_grammar(),
+            },
+        )
+
+
+class LoadBody(Body):
+    """Body of ``POST /models/load``."""
+
+    path: str | None = None
+    model: str | None = None
+
+
+@endpoint(native, "POST", "/generate", family="openai", body=GenerateBody)
+async def generate(request: Request, body: GenerateBody) -> HTTPResponse | None:
+    """Answer a prompt or a conversation."""
+    wanted, id = body.generation(), new_id("gen")
+    async with answering(request, body.model, wanted, id=id, streaming=bool(body.stream)) as answers:
+        if body.stream:
+            await send(request, _frames(answers))
+            return None
+        (result,) = await answers.results()
+        return json(_whole(result))
+
+
+async def _frames(answers: Answers) -> AsyncIterator[str]:
+    """Pieces, and at the end the whole answer with ``done``."""
+    yield event({"text": "", "done": False})
+    async for _, item in answers.pieces():
+        if isinstance(item, Result):
+            yield event({**_whole(item), "done": True})
+        elif isinstance(item, TextDelta):
+            yield event({"text": item.text, "done": False})
+        elif isinstance(item, ReasoningDelta):
+            yield event({"reasoning": item.text, "done": False})
+        else:
+            yield event({**delta_object(item), "done": False})
+
+
+def _whole(result: Result) -> dict[str, Any]:
+    t, used = result.timings, result.usage
+    out: dict[str, Any] = {
+        "text": result.text,
+        "prompt_tokens": used.prompt_tokens,
+        "cached_tokens": used.cached_tokens,
+        "generated_tokens": used.completion_tokens,
+        "ttft_ms": round(t.ttft, 3),
+        "prefill_ms": round(t.prefill, 3),
+        "decode_ms": round(t.decode, 3),
+        "total_ms": round(t.total, 3),
+        "finish_reason": result.finish_reason,
+    }
+    if result.reasoning:
+        out["reasoning"] = result.reasoning
+    if result.tool_calls:
+        out["tool_calls"] = [call_object(call) for call in result.tool_calls]
+    return out
+
+
+@endpoint(native, "GET", "/models", family="openai")
+async def models(request: Request) -> HTTPResponse:
+    """List the models with their files and states, also in OpenAI's form."""
+    rows = served(request).pool.rows()
+    return json(
+        {"object": "list", "models": [_row(entry) for entry in rows], "data": [model_row(e) for e in rows]}
+    )
+
+
+@endpoint(native, "POST", "/models/load", family="openai", body=LoadBody)
+async def load(request: Request, body: LoadBody) -> HTTPResponse:
+    """Load a model that the server knows, by id, name or path."""
+    name = body.model or body.path
+    if not name:
+        raise InvalidRequest("model is missing", "model")
+    async with served(request).pool.lease(name) as lease:
+        return json({"ok": True, "model": _row(lease.entry), "load_ms": round(lease.load_ms, 1)})
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    info = entry.info
+    return {
+        "id": entry.id,
+        "name": info.get("name") or entry.id,
+        "path": info.get("path"),
+        "architecture": info.get("architecture"),
+        "quant": info.get("quant"),
+        "size_gb": round((info.get("size_bytes") or 0) / 1e9, 3),
+        "context": info.get("n_ctx") or info.get("n_ctx_train"),
+        "supported": True,
+        "loaded": (entry.base or entry).model is not None,
+        "state": "loading"
+        if entry.loading is not None
+        else "loaded"
+        if entry.model is not None
+        else "available",
+    }
+
+
+@endpoint(native, "GET", "/v1/skills", family="openai")
+async def skills(request: Request) -> HTTPResponse:
+    """List the skills that conversations may load."""
+    found = served(request).skills or {}
+    rows = [{"name": one.name, "description": one.description} for one in found.values()]
+    return json({"skills": rows, "warnings": list(getattr(found, "warnings", ()))})
