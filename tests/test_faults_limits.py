@@ -1,0 +1,136 @@
+"""Memory, threads, disk and time that run out; processes that are killed while they write."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cli_support import COMMAND
+from tiny_models import write_llama
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+
+
+def run(code: str, *args: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, timeout=60
+    )
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.rglob("*") if p.is_file())
+
+
+def test_memory_that_is_not_to_be_had_is_told_with_its_size(tmp_path: Path) -> None:
+    code = """
+import resource, sys, ggfw
+with ggfw.load(sys.argv[1], threads=1, ctx=64) as model:
+    model.generate("a", max_tokens=1)
+used = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
+try:
+    ggfw.load(sys.argv[1], threads=1, ctx=1 << 20, n_parallel=4)
+except ggfw.GgfwError as error:
+    print("MiB" in str(error), error)
+with ggfw.load(sys.argv[1], threads=1, ctx=64) as model:
+    print(model.generate("a", max_tokens=1).usage.completion_tokens)
+"""
+    done = run(code, write_llama(tmp_path / "m.gguf", n_ctx=1 << 21))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("True ") and done.stdout.endswith("\n1\n"), done.stdout
+
+
+def test_no_threads_to_be_had(tmp_path: Path) -> None:
+    """The pool does with the threads it gets; if there is not even one for the engine, loading is an error."""
+    code = """
+import sys, threading, ggfw
+import ggfw.registry; ggfw.registry.default_registry()
+def refuse(self): raise RuntimeError("can't start new thread")
+threading.Thread.start = refuse
+try:
+    with ggfw.load(sys.argv[1], threads=2, ctx=64) as model:
+        model.generate("a", max_tokens=1)
+except (ggfw.GgfwError, RuntimeError) as error:
+    print("refused:", error)
+"""
+    done = run(code, write_llama(tmp_path / "m.gguf"))
+    assert done.returncode == 0 and done.stdout.startswith("refused:"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("how", ["full", "killed"])
+def test_quantize_leaves_no_half_file(tmp_path: Path, how: str) -> None:
+    source, target = write_llama(tmp_path / "m.gguf", n_layer=40), tmp_path / "out" / "q.gguf"
+    target.parent.mkdir()
+    command = [*COMMAND, "quantize", str(source), str(target), "Q8_0"]
+    if how == "full":
+        code = (
+            "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000,) * 2);"
+            "from ggfw.cli.main import main; sys.exit(main(sys.argv[1:]))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, *command[3:]], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr and done.stderr.count("ggfw: error:") == 1, done.stderr
+        assert leftovers(target.parent) == []
+        return
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 20
+    while process.poll() is None and not leftovers(target.parent) and time.monotonic() < end:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    if target.exists():  # it was done before
+        from ggfw.gguf import GGUF
+
+        with GGUF.open(target) as gguf:
+            assert len(gguf.tensors) == 40 * 9 + 3
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    source = write_llama(tmp_path / "m.gguf")
+    target = tmp_path / "not" / "there" / "q.gguf"
+    done = subprocess.run(
+        [*COMMAND, "quantize", str(source), str(target), "Q8_0"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.startswith("ggfw: error: ") and not target.exists()
+
+
+def test_a_clock_that_jumps(tmp_path: Path) -> None:
+    """Deadlines and rates go by the monotonic clock: setting the wall clock back does no harm."""
+    code = """
+import sys, time, ggfw
+real, jumps = time.time, [0]
+def wild():
+    jumps[0] += 1
+    return real() + (-1) ** jumps[0] * 10**6
+time.time = wild
+with ggfw.load(sys.argv[1], threads=1, ctx=64) as model:
+    result = model.generate("a", max_tokens=5, ignore_eos=True, timeout=30)
+    assert result.usage.completion_tokens == 5 and 0 <= result.timings.total < 30e3, result.timings
+    print("good")
+"""
+    done = run(code, write_llama(tmp_path / "m.gguf"))
+    assert (done.returncode, done.stdout) == (0, "good\n"), done.stdout + done.stderr
+
+
+def test_a_plugin_that_hangs_at_import_can_be_left_out(tmp_path: Path) -> None:
+    """A hang at import cannot be isolated in one process; leaving the plugin out by name must not import it."""
+    package = tmp_path / "site"
+    info = package / "ggfw_hang-1.0.dist-info"
+    info.mkdir(parents=True)
+    (package / "ggfw_hang.py").write_text("import time\ntime.sleep(1000)\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ggfw-hang\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ggfw]\nhang = ggfw_hang\n")
+    done = subprocess.run(
+        [*COMMAND, "plugins", "list"], capture_output=True, text=True, timeout=30,
+        env={**os.environ, "PYTHONPATH": str(package), "GGFW_DISABLE_PLUGINS": "ggfw-hang"},
+    )  # fmt: skip
+    assert done.returncode == 0 and "hang" in done.stdout and "disabled" in done.stdout, done.stderr
