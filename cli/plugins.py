@@ -11,7 +11,7 @@ import click
 from ggfw.cli import terminal
 from ggfw.cli.settings import setting, verb
 from ggfw.descriptors import KINDS, Descriptor
-from ggfw.errors import GgfwError, PluginError
+from ggfw.errors import PluginError
 
 if TYPE_CHECKING:
     from ggfw.registry import Registry, Row
@@ -112,46 +112,44 @@ def _plain(value: Any) -> Any:
 def check_verb(name: str, as_json: bool) -> int:
     """Run the conformance checks over what the plugin, descriptor or distribution NAME offers.
 
-    Exits with 1 when a check fails.
+    Says which rules are broken and why. Exits with 1 when one is.
     """
     results = []
     for row, descriptor in _named(_registry(), name):
+        rules: list[dict[str, str]] = []
         if row.state == "available":
             state, reason = "skipped", row.reason
         elif descriptor is None:
             state, reason = "failed", f"{row.state}: {row.reason}"
         else:
-            reason = _check(descriptor)
-            state = "failed" if reason else "ok"
-        results.append({"kind": row.kind, "name": row.name, "state": state, "reason": reason})
+            rules = _check(descriptor)
+            broken = [f"{rule['rule']}: {rule['reason']}" for rule in rules if rule["state"] == "failed"]
+            state, reason = ("failed", "; ".join(broken)) if broken else ("ok", "")
+        results.append({"kind": row.kind, "name": row.name, "state": state, "reason": reason, "rules": rules})
     if as_json:
         terminal.print_json(results)
     else:
-        terminal.print_table(
-            ["kind", "name", "state", "reason"], [list(result.values()) for result in results]
-        )
+        terminal.print_table(["kind", "name", "rule", "state", "reason"], _lines(results))
     return int(any(result["state"] == "failed" for result in results))
 
 
-def _check(descriptor: Descriptor) -> str:
-    """What is wrong with a descriptor; empty when all is well."""
-    from ggfw import testing
-    from ggfw.descriptors import resolve
+def _check(descriptor: Descriptor) -> list[dict[str, str]]:
+    """What each rule of the kind found."""
+    from ggfw.testing import check
 
-    # architectures -> check_architecture; a kind without checks of its own must at least load.
-    check = getattr(testing, f"check_{descriptor.kind.removesuffix('s')}", None)
-    try:
-        if check is not None:
-            check(descriptor)
-        else:
-            if problems := descriptor.problems():
-                return "; ".join(problems)
-            resolve(getattr(descriptor, "load"))  # noqa: B009 -- not a field of the base class
-    except (AssertionError, GgfwError) as exc:
-        return " ".join(str(exc).split())
-    except Exception as exc:
-        return f"{type(exc).__name__}: {exc}"
-    return ""
+    return [{f.name: getattr(found, f.name) for f in fields(found)} for found in check(descriptor)]
+
+
+def _lines(results: list[dict[str, Any]]) -> list[list[str]]:
+    """One line for what is sound, with the number of its rules; one for each rule that is broken or was left out."""
+    lines: list[list[str]] = []
+    for result in results:
+        rules = result["rules"]
+        good = sum(rule["state"] == "ok" for rule in rules)
+        reason = result["reason"] if not rules else f"{good} of {len(rules)} rules hold"
+        lines.append([result["kind"], result["name"], "", result["state"], reason])
+        lines += [["", "", r["rule"], r["state"], r["reason"]] for r in rules if r["state"] != "ok"]
+    return lines
 
 
 for _command in (list_verb, show_verb, check_verb):

@@ -46,6 +46,8 @@ class Descriptor:
         priority: the higher one replaces another descriptor of the same kind and name; on equal priority the
             built-in, then the plugin whose name sorts first, stays.
         summary: one line for ``ggfw plugins list``.
+        sample: what ``ggfw plugins check`` tries it on, where the kit cannot make that up: a function, or
+            ``"package.module:function"``; what it returns depends on the kind and is said in docs/plugins.md.
     """
 
     kind: ClassVar[str] = ""
@@ -53,6 +55,7 @@ class Descriptor:
     name: str
     priority: int = 0
     summary: str = ""
+    sample: str | Callable[[], Any] | None = None
 
     def problems(self) -> list[str]:
         """Return what is wrong with this descriptor, one sentence each; empty when it is usable."""
@@ -63,6 +66,8 @@ class Descriptor:
             found.append(f"priority is {self.priority!r}; an integer was expected")
         if not isinstance(self.summary, str):
             found.append(f"summary is {self.summary!r}; a string was expected")
+        if self.sample is not None:
+            found += _target_problems("sample", self.sample)
         return found
 
 

@@ -85,7 +85,9 @@ def test_wrong_formats_are_caught(wrong: QuantFormat, message: str) -> None:
 class Toy(Architecture):
     gguf_names = ("toy",)
 
-    def build(self, g: Any, hp: Any, w: Any, run: Any) -> None: ...
+    def build(self, g: Any, hp: Any, w: Any, run: Any) -> None:
+        h = g.rms_norm(g.select_outputs(g.embed(w["token_embd"])), w["output_norm"], hp.eps)
+        g.output(hidden=h, logits=g.linear(h, w["output"]))
 
 
 class NoBuild(Architecture):

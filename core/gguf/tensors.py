@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ggfw.errors import GGUFError
 from ggfw.gguf.cursor import Cursor
-from ggfw.gguf.types import GGML_TYPES, type_name
+from ggfw.gguf.types import find_type, type_name
 
 MAX_DIMS = 4  # ggml's limit
 _MAX_ELEMENTS = 2**60  # their bytes in any type are a number that NumPy can count
@@ -48,7 +48,7 @@ class TensorInfo:
     @property
     def known(self) -> bool:
         """Whether the size of this type's blocks is known."""
-        return self.ggml_type in GGML_TYPES
+        return find_type(self.ggml_type) is not None
 
     @property
     def n_elements(self) -> int:
@@ -103,7 +103,7 @@ def read_tensor_records(cursor: Cursor, count: int) -> list[TensorRecord]:
         if prod(d or 1 for d in dims) > _MAX_ELEMENTS:
             cursor.fail(f"shape of {label}", f"{dims} has more than 2^60 elements", at)
         n_bytes: int | None = None
-        known = GGML_TYPES.get(ggml_type)
+        known = find_type(ggml_type)
         if known is not None:
             row = dims[0] if dims else 1
             if row % known.block_size:

@@ -79,7 +79,20 @@ FILE_TYPES: dict[int, str] = dict(
 )
 
 
+def find_type(wanted: int | str) -> GGMLType | None:
+    """A tensor type by number or name: one of ggml's, else one that an installed quant format plugin brings."""
+    known = GGML_TYPE_BY_NAME.get(wanted) if isinstance(wanted, str) else GGML_TYPES.get(wanted)
+    if known is not None:
+        return known
+    from ggfw.registry import default_registry  # only for files with types that are not ggml's
+
+    for fmt in default_registry().quant_formats.values():
+        if wanted in (fmt.ggml_type, fmt.name):
+            return GGMLType(fmt.ggml_type, fmt.name, fmt.block_size, fmt.type_size)
+    return None
+
+
 def type_name(type_id: int) -> str:
-    """ggml's name of a tensor type, or ``"unknown(NN)"``."""
-    known = GGML_TYPES.get(type_id)
+    """ggml's (or a plugin's) name of a tensor type, or ``"unknown(NN)"``."""
+    known = find_type(type_id)
     return known.name if known is not None else f"unknown({type_id})"

@@ -24,7 +24,7 @@ from ggfw.gguf.metadata import Metadata, ValueType
 from ggfw.gguf.shard import DEFAULT_ALIGNMENT
 from ggfw.gguf.split import shard_file_name
 from ggfw.gguf.tensors import MAX_DIMS, TensorInfo
-from ggfw.gguf.types import GGML_TYPE_BY_NAME, GGML_TYPES, GGMLType
+from ggfw.gguf.types import GGML_TYPE_BY_NAME, GGMLType, find_type
 from ggfw.gguf.values import I32, U16, Typed, encode_string, encode_value
 
 Bytes: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
@@ -197,7 +197,7 @@ def _prepare(name: str, data: Payload) -> _Tensor:
 
 
 def _type(name: str, wanted: int | str) -> GGMLType:
-    found = GGML_TYPE_BY_NAME.get(wanted) if isinstance(wanted, str) else GGML_TYPES.get(int(wanted))
+    found = find_type(wanted if isinstance(wanted, str) else int(wanted))
     if found is None:
         raise InvalidRequest(
             f"tensor {name!r}: the ggml type {wanted!r} is unknown, so it has no size", "tensors"
