@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,17 @@ def test_logprobs(path: Path) -> None:
 def test_an_empty_array_without_bound() -> None:
     with pytest.raises(GGUFError, match="more than 2\\^60 elements"):
         GGUF.open(HOSTILE / "empty-without-bound.gguf")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\n" * 300_000 + "x", "start" + " " * 300_000 + "x", "a" * 300_000, " a" * 150_000, '"' * 300_001, "/" * 300_001,
+     "root ::= " + "a" * 300_000, "start: " + "(" * 300_000, "start: x\n" + "a" * 300_000, "%json {" * 40_000,
+     "root ::= " + '"' * 300_001, "root ::= [" + "a" * 300_000, "root ::= a" + " \n" * 100_000],
+    ids=range(13),
+)  # fmt: skip
+def test_grammars_are_looked_at_in_linear_time(text: str, compiler: Compiler) -> None:
+    begin = time.process_time()
+    with pytest.raises(InvalidRequest):
+        compiler.compile(Grammar.detect(text))
+    assert time.process_time() - begin < 2

@@ -14,8 +14,9 @@ from ggfw.errors import InvalidRequest
 Kind = Literal["json_schema", "regex", "lark", "gbnf", "choice"]
 
 #: How llguidance's Lark dialect gives itself away: a ``start`` rule or one of its directives at the head of a line.
-_LARK = re.compile(r"^\s*(?:%\w+\b|\??start\s*(?:\[[^\]\n]*\])?\s*:(?!:=))", re.MULTILINE)
-_GBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
+#: White space is told so that no run of it can be read in two ways: texts of clients must not take quadratic time.
+_LARK = re.compile(r"^[ \t]*(?:%\w+\b|\??start\s*(?:\[[^\]\n]*\]\s*)?:(?!:=))", re.MULTILINE)
+_GBNF = re.compile(r"^[ \t]*[\w-]+\s*::=", re.MULTILINE)
 
 
 @dataclass(frozen=True)

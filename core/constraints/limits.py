@@ -170,7 +170,7 @@ def _resolve(schema: Any, reference: Any, anchors: Mapping[str, Any]) -> Any:
 #: What may hold a name without meaning it: strings, regular expressions, comments.
 _LARK_OPAQUE = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?!/)(?:[^/\\\n]|\\.)+/|//[^\n]*|#[^\n]*')
 _LARK_JSON = re.compile(r"%json\s*(?=\{)")
-_LARK_RULE = re.compile(r"^[ \t]*[?!]?([A-Za-z_][\w-]*)[^:\n]*:", re.MULTILINE)
+_LARK_RULE = re.compile(r"^[ \t]*[?!]?([A-Za-z_][\w-]*)(?![\w-])[^:\n]*:", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
 
 
