@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ggfw.cli import terminal
 
 if TYPE_CHECKING:
-    from ggfw import Model, Request, Result, Stream
+    from ggfw import Handle, Result, Stream
+    from ggfw.chat.skill_handle import SkillHandle
 
 __all__ = ["AnswerStopped", "peak_rss", "result_object", "say_stats", "say_why_it_ended", "write_answer"]
 
@@ -21,10 +22,11 @@ class AnswerStopped(KeyboardInterrupt):
         self.partial = partial
 
 
-def write_answer(model: Model, request: Request, *, quiet: bool = False) -> Result:
-    """Run a request and write its text as it comes; returns the result.
+def write_answer(handle: Handle | SkillHandle, *, quiet: bool = False) -> Result:
+    """Write the text of an answer as it comes; returns the result.
 
     Args:
+        handle: of the request.
         quiet: write nothing.
 
     Raises:
@@ -35,8 +37,8 @@ def write_answer(model: Model, request: Request, *, quiet: bool = False) -> Resu
 
     dim, plain = ("\x1b[2m", "\x1b[0m") if terminal.coloured(sys.stderr) else ("", "")
     ends_line = True
-    thinking = False
-    with Stream(model.submit(request)) as stream:
+    thinking = calls = False
+    with Stream(handle) as stream:
         try:
             for delta in stream.deltas():
                 if quiet:
@@ -52,13 +54,16 @@ def write_answer(model: Model, request: Request, *, quiet: bool = False) -> Resu
                     terminal.write(delta.text)
                     ends_line = delta.text.endswith("\n")
                 else:
-                    sys.stderr.write(f"{delta.name}{delta.arguments}")
+                    sys.stderr.write(f"\n{delta.name} {delta.arguments}" if delta.name else delta.arguments)
                     sys.stderr.flush()
+                    calls = True
         except KeyboardInterrupt:
             raise AnswerStopped(_canceled(stream)) from None
         finally:
             if thinking:
                 terminal.say(plain)
+            if calls:
+                terminal.say("")
             if not ends_line:
                 terminal.write("\n")
         return stream.result()

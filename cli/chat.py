@@ -13,12 +13,11 @@ import click
 from ggfw.cli import terminal
 from ggfw.cli.generating import (
     check_tokens,
+    conversation_options,
     generation_options,
+    split_conversation_options,
     split_generation_options,
     stats_option,
-    system_option,
-    template_args,
-    think_option,
 )
 from ggfw.cli.loading import load_options, split_load_options
 from ggfw.cli.settings import setting, verb
@@ -45,9 +44,8 @@ Ctrl-C stops an answer."""
 
 @verb("chat")
 @click.argument("model", required=False)
-@system_option
+@conversation_options
 @generation_options
-@think_option
 @stats_option
 @setting("--no-history", is_flag=True, help="Do not remember what was typed for the next time.")
 @load_options
@@ -97,7 +95,7 @@ class Conversation:
 
     Args:
         model: who answers.
-        options: of the verb: ``system``, ``think``, ``stats``.
+        options: of the verb: ``system``, ``stats``, reasoning and skills.
         generation: options of every answer.
     """
 
@@ -105,7 +103,7 @@ class Conversation:
         self.model = model
         self.system: str | None = options["system"]
         self.messages: list[dict[str, Any]] = []
-        self._think = template_args(options["think"])
+        self._how = split_conversation_options(options)
         self._stats: bool = options["stats"]
         self._generation = generation
         self._last: Result | None = None
@@ -148,10 +146,8 @@ class Conversation:
 
         system = [{"role": "system", "content": self.system}] if self.system else []
         try:
-            request = self.model.chat_request(
-                [*system, *self.messages], template_args=self._think, **self._generation
-            )
-            result = write_answer(self.model, request)
+            messages = [*system, *self.messages]
+            result = write_answer(self.model.submit_chat(messages, **self._how, **self._generation))
         except AnswerStopped as stopped:
             terminal.say("(stopped)")
             self._keep(stopped.partial)

@@ -8,18 +8,19 @@ from typing import Any
 
 import click
 
+from ggfw.cli import terminal
 from ggfw.cli.settings import setting
 from ggfw.errors import InvalidRequest
 
 __all__ = [
     "check_tokens",
+    "conversation_options",
     "generation_options",
+    "read_tools",
     "sampling_options",
+    "split_conversation_options",
     "split_generation_options",
     "stats_option",
-    "system_option",
-    "template_args",
-    "think_option",
 ]
 
 _SAMPLING = (
@@ -184,15 +185,71 @@ def check_tokens(generation: dict[str, Any], n_vocab: int) -> None:
             )
 
 
-think_option = setting(
-    "--think/--no-think",
-    default=None,
-    help="Let the template switch reasoning on or off, where the model's template can.",
-)
-system_option = setting("--system", metavar="TEXT", help="System prompt; default: none.")
 stats_option = setting("--stats", is_flag=True, help="Write counts and speeds to stderr at the end.")
 
+_CONVERSATION = (
+    setting("--system", metavar="TEXT", help="System prompt; default: none."),
+    setting(
+        "--think/--no-think",
+        default=None,
+        help="Switch reasoning on or off, where the model can.",
+    ),
+    setting(
+        "--reasoning-effort",
+        metavar="WORD",
+        help="none, minimal, low, medium, high, xhigh or max, where the model's template knows it.",
+    ),
+    setting("--reasoning-budget", type=int, metavar="N", help="Tokens of reasoning at most; -1: no limit."),
+    setting(
+        "--skills",
+        multiple=True,
+        metavar="DIR",
+        help="Folder of skills that the model may load (NAME/SKILL.md or NAME.md). Repeatable.",
+    ),
+)
+_CONVERSATION_KEYS = ("think", "reasoning_effort", "reasoning_budget", "skills")
 
-def template_args(think: bool | None) -> dict[str, Any] | None:
-    """Return the template variables that switch reasoning."""
-    return None if think is None else {"enable_thinking": think}
+
+def conversation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a verb with the options of a conversation: system prompt, reasoning, skills."""
+    for option in reversed(_CONVERSATION):
+        command = option(command)
+    return command
+
+
+def split_conversation_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the conversation options out of a verb's options, as the library wants them; only those given.
+
+    ``system`` stays. Files that are no skills are named on stderr.
+
+    Raises:
+        InvalidRequest: a folder of skills that cannot be read.
+    """
+    taken = {key: options.pop(key, None) for key in _CONVERSATION_KEYS}
+    folders = taken.pop("skills")
+    if folders:
+        from ggfw import load_skills
+
+        taken["skills"] = skills = load_skills(*folders)
+        for warning in skills.warnings:
+            terminal.say(f"ggfw: {warning}")
+    return {key: value for key, value in taken.items() if value is not None}
+
+
+def read_tools(path: str) -> list[dict[str, Any]]:
+    """The definitions in a file of tools: a JSON list, or an object with the list as ``tools``.
+
+    Raises:
+        InvalidRequest: it cannot be read, or is no such JSON.
+    """
+    import json
+
+    try:
+        found = json.loads(_text_of(path))
+    except ValueError as error:
+        raise InvalidRequest(f"{path} is not valid JSON: {error}", "tools") from None
+    if isinstance(found, dict) and "tools" in found:
+        found = found["tools"]
+    if not isinstance(found, list):
+        raise InvalidRequest(f"{path} holds no list of tools; OpenAI's form was expected", "tools")
+    return found

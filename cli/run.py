@@ -13,18 +13,19 @@ import click
 from ggfw.cli import terminal
 from ggfw.cli.generating import (
     check_tokens,
+    conversation_options,
     generation_options,
+    read_tools,
+    split_conversation_options,
     split_generation_options,
     stats_option,
-    system_option,
-    template_args,
-    think_option,
 )
 from ggfw.cli.loading import load_options, split_load_options
 from ggfw.cli.settings import setting, verb
 
 if TYPE_CHECKING:
-    from ggfw import Model, Request
+    from ggfw import Handle, Model
+    from ggfw.chat.skill_handle import SkillHandle
 
 __all__ = ["run_verb"]
 
@@ -34,10 +35,16 @@ MAX_TOKENS = 1024
 
 @verb("run")
 @click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]")
-@system_option
+@conversation_options
+@setting(
+    "--tools",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Tools that the model may call, as a JSON list in OpenAI's form; calls are printed, not made.",
+)
+@setting("--tool-choice", metavar="WORD", help="auto, none, required, or the name of a tool to be called.")
 @setting("--raw", is_flag=True, help="Continue the prompt as it is, without the model's chat template.")
 @generation_options
-@think_option
 @setting(
     "--json", "as_json", is_flag=True, help="Print one JSON object at the end instead of streaming text."
 )
@@ -63,8 +70,8 @@ def run_verb(words: tuple[str, ...], **options: Any) -> int:
 
 def _for_chat(options: dict[str, Any]) -> dict[str, Any]:
     """The options of a chat that was begun with ``ggfw run [MODEL]`` on a terminal."""
-    if options.pop("raw") or options.pop("as_json"):
-        raise click.UsageError("there is no prompt; --raw and --json need one")
+    if any([options.pop(name) for name in ("raw", "as_json", "tools", "tool_choice")]):
+        raise click.UsageError("there is no prompt; --raw, --json and --tools need one")
     return options
 
 
@@ -127,9 +134,9 @@ def _answer(name: str | None, models_dir: str | None, prompt: str, options: dict
     path = find_model(name, models_dir, ask=True)
     with load_model(path, loading) as model:
         check_tokens(generation, model.loaded.n_vocab)
-        request = _request(model, prompt, options, generation)
+        handle = _submit(model, prompt, options, generation)
         try:
-            result = write_answer(model, request, quiet=options["as_json"])
+            result = write_answer(handle, quiet=options["as_json"])
         except GenerationError as exc:
             if options["as_json"] and exc.partial is not None:
                 terminal.print_json(result_object(exc.partial))
@@ -143,12 +150,25 @@ def _answer(name: str | None, models_dir: str | None, prompt: str, options: dict
     return 0
 
 
-def _request(model: Model, prompt: str, options: dict[str, Any], generation: dict[str, Any]) -> Request:
-    system, raw, think = options["system"], options["raw"], options["think"]
+def _submit(
+    model: Model, prompt: str, options: dict[str, Any], generation: dict[str, Any]
+) -> Handle | SkillHandle:
+    system, raw = options["system"], options["raw"]
+    tools, choice = options["tools"], options["tool_choice"]
+    conversation = split_conversation_options(options)
     if raw:
-        if system or think is not None:
-            raise click.UsageError("--raw leaves the chat template out, so --system and --think mean nothing")
-        return model.request(prompt, **generation)
+        if system or tools or choice or conversation:
+            raise click.UsageError(
+                "--raw leaves the chat template out, so --system, --tools, --skills and reasoning mean nothing"
+            )
+        return model.submit(model.request(prompt, **generation))
+    if tools:
+        conversation["tools"] = read_tools(tools)
+    if choice:
+        words = ("auto", "none", "required")
+        conversation["tool_choice"] = (
+            choice if choice in words else {"type": "function", "function": {"name": choice}}
+        )
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": prompt})
-    return model.chat_request(messages, template_args=template_args(think), **generation)
+    return model.submit_chat(messages, **conversation, **generation)

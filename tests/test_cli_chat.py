@@ -146,7 +146,7 @@ def test_an_interrupted_request_is_canceled(loaded: ggfw.Model, monkeypatch: pyt
 
     monkeypatch.setattr("ggfw.cli.terminal.write", write)
     with pytest.raises(AnswerStopped) as caught:
-        answering.write_answer(loaded, request)
+        answering.write_answer(loaded.submit(request))
     assert caught.value.partial is not None
     assert loaded.engine.n_running == 0
 
