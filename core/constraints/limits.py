@@ -24,6 +24,8 @@ MAX_PROPERTIES = 2000
 MAX_MULTIPLE = 100_000
 #: Integers up to this one, when rounded to double precision, are -2^63, at which llguidance recurses for ever.
 LOWEST_INTEGER = -(2**63) + 512
+#: Schemas inside a grammar: the place of an error in each is counted from the beginning of the text.
+MAX_INLINE = 1000
 #: Bytes of a grammar or schema.
 MAX_SIZE = 4 << 20
 
@@ -181,7 +183,9 @@ def check_lark(text: str, param: str) -> None:
         InvalidRequest: the message names the bound.
     """
     check_size(text, "grammar", param)
-    for inline in _LARK_JSON.finditer(text):
+    for n, inline in enumerate(_LARK_JSON.finditer(text)):
+        if n == MAX_INLINE:
+            raise InvalidRequest(f"the grammar has more than {MAX_INLINE} %json blocks; merge some", param)
         try:
             schema, _ = json.JSONDecoder().raw_decode(text, inline.end())
         except RecursionError:
@@ -191,7 +195,7 @@ def check_lark(text: str, param: str) -> None:
         check_schema(schema, param)
     bare = _LARK_OPAQUE.sub(" ", text)
     heads = list(_LARK_RULE.finditer(bare))
-    ends = [head.start() for head in heads[1:]] + [len(bare)]
+    ends = [head.start() for head in heads[1:]] + [len(bare)] * bool(heads)
     names = {head[1] for head in heads}
     bodies: dict[str, list[str]] = {}
     for head, end in zip(heads, ends, strict=True):

@@ -1,4 +1,4 @@
-"""What Python hands to the native executor: batches and plans with numbers that lie. They are refused, never executed."""
+"""What Python hands to the native executor: batches and plans with numbers that lie. They are refused, never executed."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ggfw.execute.marshal import Marshal
 from ggfw.model import LoadedModel
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-import tiny_models  # noqa: E402
+import tiny_models
 
 _COUNTS = ("n_rows", "n_decode_rows", "n_segments", "n_outputs", "n_decode_outputs")
 _SEGMENT = ("row", "n_rows", "position", "output", "n_outputs", "row_class", "state_read", "state_write")

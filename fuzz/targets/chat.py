@@ -25,7 +25,7 @@ _WORDS = (
     "strftime_now('%Y')", "messages.__class__", "''.join", "m|attr('x')", "{'a': messages}", "varargs",
 )  # fmt: skip
 _FILTERS = (
-    "trim", "tojson", "length", "list", "join(',')", "upper", "replace('a','b'*9)", "first", "last", "items", "default('')",
+    "trim", "tojson", "length", "list", "join(',')", "upper", "replace('a','b'*9)", "first", "last", "items", "default('')",  # noqa: E501
     "string", "int", "float", "sort", "reverse", "unique", "map('upper')", "selectattr('role')", "batch(2)", "slice(2)",
     "center(99)", "indent(9)", "wordwrap(2)", "format('a')", "attr('role')", "groupby('role')", "sum", "safe", "escape",
     "urlize", "xmlattr", "pprint", "random", "dictsort", "tojson(indent=9)", "truncate(3)", "filesizeformat", "count",
@@ -62,7 +62,7 @@ def _expression(c: Choices, depth: int = 3) -> str:
     if kind == 4:
         return repr(c.text(8))
     if kind == 5:
-        return f"({_expression(c, depth - 1)}).{c.pick(('format', 'split', 'strip', 'join', 'replace', 'append', 'get'))}({_expression(c, depth - 1)})"
+        return f"({_expression(c, depth - 1)}).{c.pick(('format', 'split', 'strip', 'join', 'replace', 'append', 'get'))}({_expression(c, depth - 1)})"  # noqa: E501
     return f"[{_expression(c, depth - 1)}, {_expression(c, depth - 1)}]"
 
 

@@ -17,7 +17,7 @@ from ggfw.errors import InvalidRequest
 from ggfw.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-import tiny_models  # noqa: E402
+import tiny_models
 
 
 @cache
@@ -50,7 +50,7 @@ _KEYWORDS = (
     "type", "enum", "const", "properties", "required", "additionalProperties", "items", "prefixItems", "minItems",
     "maxItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "multipleOf",
     "anyOf", "oneOf", "allOf", "not", "$ref", "$defs", "definitions", "$id", "$anchor", "patternProperties",
-    "minProperties", "maxProperties", "if", "then", "else", "uniqueItems", "contains", "x-guidance", "$schema", "default",
+    "minProperties", "maxProperties", "if", "then", "else", "uniqueItems", "contains", "x-guidance", "$schema", "default",  # noqa: E501
 )  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def schemas() -> Target:
 
 _PARTS = (
     "a", "b", ".", "\\d", "\\w", "\\p{L}", "\\b", "^", "$", "[a-z]", "[^a]", "(?:", "(", ")", "|", "*", "+", "?", "{3}",
-    "{2,5}", "{1000}", "{0,99999}", "{,3}", "(?i)", "(?=a)", "(?<!a)", "\\1", "\\x{10FFFF}", "\\u1234", "[", "]", "\\", "\\Q",
+    "{2,5}", "{1000}", "{0,99999}", "{,3}", "(?i)", "(?=a)", "(?<!a)", "\\1", "\\x{10FFFF}", "\\u1234", "[", "]", "\\", "\\Q",  # noqa: E501
     "(?P<n>", "(a*)*", "(a|a)*", "((a{9}){9}){9}", "&", "~", "\U0001f600",
 )  # fmt: skip
 
@@ -126,13 +126,13 @@ def regexes() -> Target:
 
 _GBNF = (
     "root", "a", "b", "::=", "|", "(", ")", "*", "+", "?", '"x"', '""', "[a-z]", "[^\\n]", "[\\x00-\\U0010FFFF]", "\n",
-    "\n\n", "#c\n", "{2}", "{1,}", "{0,99999}", "{,2}", "<[1]>", "!<[2]>", "<|im_end|>", ".", '"\\u12"', "[", '"', "root ::= ",
+    "\n\n", "#c\n", "{2}", "{1,}", "{0,99999}", "{,2}", "<[1]>", "!<[2]>", "<|im_end|>", ".", '"\\u12"', "[", '"', "root ::= ",  # noqa: E501
     "\na ::= ", "\nb ::= ",
 )  # fmt: skip
 _LARK = (
-    "start", ": ", "|", "(", ")", "*", "+", "?", '"x"', '""', "/a+/", "/(/", "\n", "\na: ", "\nb: ", "\nA: ", "A", "B", "~3",
-    "{2,3}", "%json {}", '%json {"type":"string"}', "%ignore ", "%import common.INT", "%llguidance {}", "@x", "<|im_end|>",
-    "<[1]>", "%regex {}", '[capture="x"]', "[stop=/a/]", "[max_tokens=2]", "&", "~", "-> y", "%lark {}", '"a".."z"', "start: ",
+    "start", ": ", "|", "(", ")", "*", "+", "?", '"x"', '""', "/a+/", "/(/", "\n", "\na: ", "\nb: ", "\nA: ", "A", "B", "~3",  # noqa: E501
+    "{2,3}", "%json {}", '%json {"type":"string"}', "%ignore ", "%import common.INT", "%llguidance {}", "@x", "<|im_end|>",  # noqa: E501
+    "<[1]>", "%regex {}", '[capture="x"]', "[stop=/a/]", "[max_tokens=2]", "&", "~", "-> y", "%lark {}", '"a".."z"', "start: ",  # noqa: E501
 )  # fmt: skip
 
 

@@ -13,14 +13,14 @@ from fuzz.choices import Choices, spoiled
 from fuzz.target import Target
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from server_process import ServerProcess, write_model  # noqa: E402
+from server_process import ServerProcess, write_model
 
 _FIELDS = (
-    "messages", "prompt", "input", "model", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p",
+    "messages", "prompt", "input", "model", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p",  # noqa: E501
     "stop", "stream", "stream_options", "n", "logprobs", "top_logprobs", "logit_bias", "seed", "tools", "tool_choice",
     "response_format", "grammar", "json_schema", "system", "suffix", "echo", "best_of", "encoding_format", "dimensions",
-    "samplers", "dry_multiplier", "dry_sequence_breakers", "mirostat", "xtc_probability", "repeat_penalty", "min_tokens",
-    "ignore_eos", "chat_template_kwargs", "enable_thinking", "reasoning_effort", "reasoning_budget", "thinking", "metadata",
+    "samplers", "dry_multiplier", "dry_sequence_breakers", "mirostat", "xtc_probability", "repeat_penalty", "min_tokens",  # noqa: E501
+    "ignore_eos", "chat_template_kwargs", "enable_thinking", "reasoning_effort", "reasoning_budget", "thinking", "metadata",  # noqa: E501
     "stop_sequences", "parallel_tool_calls", "return_progress", "timings_per_token", "cache_prompt", "input_prefix",
     "input_suffix", "options", "format", "keep_alive", "raw", "template", "images", "content", "tokens", "with_pieces",
     "add_special", "query", "documents", "top_n", "instructions", "previous_response_id", "store", "guided_regex",

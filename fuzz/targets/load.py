@@ -17,7 +17,7 @@ from ggfw.gguf import GGUF, write_gguf
 from ggfw.gguf.values import F32, U32
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-import tiny_models  # noqa: E402
+import tiny_models
 
 
 def _numbers(c: Choices, value: Any) -> Any:
@@ -28,7 +28,7 @@ def _numbers(c: Choices, value: Any) -> Any:
     if kind == 1:
         return F32(c.pick((0.0, -1.0, float("nan"), float("inf"), 1e30, 1e-30)))
     if kind == 2:
-        return c.text(10)
+        return c.text(10).encode("utf-8", "replace").decode()
     if kind == 3:
         return [c.edge() % 2**31 for _ in range(c.below(5) + 1)]
     if kind == 4:

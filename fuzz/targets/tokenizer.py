@@ -14,8 +14,8 @@ from ggfw.errors import GgfwError
 from ggfw.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-import synthetic_vocabs as vocabs  # noqa: E402
-import tiny_models  # noqa: E402
+import synthetic_vocabs as vocabs
+import tiny_models
 
 _WORDS = ("hello", "world", "the", " the", "ing", "12", "  ", "\n\n", "don't", "ü", "😀", "中文")
 _PRES = ("gpt-2", "llama-bpe", "qwen2", "gpt-4o", "deepseek-llm", "tekken", "default", "no-such", "")
@@ -104,7 +104,7 @@ def vocabulary() -> Target:
             else:
                 base["tokenizer.ggml." + c.pick(
                     ("eos_token_id", "bos_token_id", "model", "pre", "add_bos_token", "merges", "precompiled_charsmap",
-                     "eot_token_id", "add_space_prefix", "remove_extra_whitespaces", "fim_pre_token_id"))] = c.json(1)  # fmt: skip
+                     "eot_token_id", "add_space_prefix", "remove_extra_whitespaces", "fim_pre_token_id"))] = c.json(1)  # fmt: skip  # noqa: E501
         for key, value in base.items():  # a file's bytes never become other surrogates than these
             if isinstance(value, list) and all(isinstance(v, str) for v in value):
                 base[key] = [v.encode("utf-8", "replace").decode("utf-8", "surrogateescape") for v in value]
