@@ -53,6 +53,7 @@ test:
 
 test-all:
 	@$(ENVIRONMENT) test
+	@$(PY) -c 'import transformers' 2>/dev/null || $(PY) -m pip install -q 'transformers>=4.57'
 	@$(PYTEST) $(value ARGS)
 
 lint:
