@@ -43,8 +43,8 @@ def text_array(metadata: Mapping[str, Any], key: str) -> list[str] | None:
     value = metadata.get(key)
     if value is None:
         return None
-    if isinstance(value, str):
-        raise ModelFileError(f"metadata key {key!r} is one string; an array of strings was expected")
+    if isinstance(value, str | Mapping):
+        raise ModelFileError(f"metadata key {key!r} is no array; an array of strings was expected")
     try:
         items: list[str] = value.strings() if hasattr(value, "strings") else list(value)
     except TypeError as e:
