@@ -1,8 +1,8 @@
 """Whether a mapped model file is still what was loaded: cut short, or written over, by somebody else.
 
-A file that was replaced by another of its name is no harm: the mapping keeps the old one. One that shrinks would end the
-process at the next read beyond its end; the native library puts zeros there instead and says so. One that is written over
-in place is found by its time of change, which is looked at once a second.
+A file that was replaced by another of its name is no harm: the mapping keeps the old one. One that shrinks would end
+the process at the next read beyond its end; the native library puts zeros there instead and says so. One that is
+written over in place is found by its time of change, which is looked at once a second.
 """
 
 from __future__ import annotations
