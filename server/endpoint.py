@@ -9,6 +9,7 @@ from typing import Any
 
 from sanic import Blueprint, Request
 
+from ggfw.errors import InvalidRequest
 from ggfw.server.fields import Body
 
 Handler = Callable[..., Awaitable[Any]]
@@ -69,7 +70,11 @@ def endpoint(
             content = request.body
             if optional and not content.strip():
                 content = b"{}"
-            return await handler(request, body.model_validate_json(content), *args, **kwargs)
+            checked = body.model_validate_json(content)
+            try:
+                return await handler(request, checked, *args, **kwargs)
+            except InvalidRequest as error:
+                raise _renamed(error, body.renamed) from None
 
         summary = (handler.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
         declared = DECLARED.setdefault(blueprint.name, [])
@@ -88,3 +93,14 @@ def endpoint(
         return handler
 
     return decorate
+
+
+def _renamed(error: InvalidRequest, names: dict[str, str]) -> InvalidRequest:
+    """The same error under the name that the client used."""
+    old = error.param or ""
+    stem, dot, rest = old.partition("[")
+    new = names.get(stem)
+    if new is not None:
+        error.param = f"{new}{dot}{rest}"
+        error.args = (str(error).replace(old, error.param), *error.args[1:])
+    return error

@@ -4,7 +4,7 @@ refused by name, never dropped."""
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -17,9 +17,15 @@ Unsigned = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Body(BaseModel):
-    """Base of all bodies: strict types (``"5"`` is no number), unknown fields ignored."""
+    """Base of all bodies: strict types (``"5"`` is no number), unknown fields ignored.
+
+    Attributes:
+        renamed: names that errors use -> what this family calls them.
+    """
 
     model_config = ConfigDict(strict=True, extra="ignore")
+
+    renamed: ClassVar[dict[str, str]] = {}
 
 
 class SamplingFields(Body):

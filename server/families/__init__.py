@@ -14,6 +14,7 @@ from ggfw.server.families.openai_chat import openai_chat
 from ggfw.server.families.openai_completions import openai_completions
 from ggfw.server.families.openai_embeddings import openai_embeddings
 from ggfw.server.families.openai_models import openai_models
+from ggfw.server.families.openai_responses import openai_responses
 from ggfw.server.families.service import service
 
 __all__ = ["FAMILIES"]
@@ -25,6 +26,7 @@ FAMILIES = (
     openai_chat,
     openai_completions,
     openai_embeddings,
+    openai_responses,
     anthropic,
     ollama_chat,
     ollama_embed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -40,6 +40,8 @@ class OutputConfig(Body):
 
 class MessagesBody(SamplingFields):
     """Body of ``POST /v1/messages`` and ``/v1/messages/count_tokens``."""
+
+    renamed: ClassVar[dict[str, str]] = {"stop": "stop_sequences"}
 
     messages: list[Any]
     model: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from sanic import Blueprint, Request
@@ -32,6 +32,8 @@ llama_server = Blueprint("llama-server")
 
 class RawBody(ConstraintFields, StreamFields, SamplingFields):
     """What ``/completion`` and ``/infill`` have in common."""
+
+    renamed: ClassVar[dict[str, str]] = {"max_tokens": "n_predict", "messages": "prompt"}
 
     model: str | None = None
     n_predict: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -47,6 +47,8 @@ class Options(SamplingFields):
 
 class OllamaBody(Body):
     """What chat and generate have in common."""
+
+    renamed: ClassVar[dict[str, str]] = {"max_tokens": "num_predict"}
 
     model: str
     stream: bool | None = None

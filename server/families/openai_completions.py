@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from sanic import Blueprint, Request
@@ -37,6 +37,8 @@ Ids = list[int]
 
 class CompletionBody(ConstraintFields, StreamFields, SamplingFields):
     """Body of ``POST /v1/completions``."""
+
+    renamed: ClassVar[dict[str, str]] = {"messages": "prompt"}
 
     prompt: str | list[str] | Ids | list[Ids]
     model: str | None = None

@@ -1,0 +1,178 @@
+"""The body of OpenAI's responses, and its way into a generation. Answers are written by ``openai_responses``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from ggfw.chat.messages import text_of
+from ggfw.constraints import Grammar
+from ggfw.errors import InvalidRequest
+from ggfw.server.calls import function_tool
+from ggfw.server.fields import Body, SamplingFields, refuse
+from ggfw.server.generation import Generation
+
+LOGPROBS = "message.output_text.logprobs"
+
+
+class ReasoningField(Body):
+    """``reasoning``."""
+
+    effort: str | None = None
+    summary: str | None = None
+
+
+class TextField(Body):
+    """``text``."""
+
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
+class ResponsesBody(SamplingFields):
+    """Body of ``POST /v1/responses`` and ``/v1/responses/input_tokens``."""
+
+    renamed: ClassVar[dict[str, str]] = {"max_tokens": "max_output_tokens", "messages": "input"}
+
+    input: str | list[Any] | None = None
+    model: str | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextField | None = None
+    reasoning: ReasoningField | None = None
+    include: list[str] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    metadata: dict[str, Any] | None = None
+    stream: bool | None = None
+    store: bool | None = None
+    truncation: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    cache_prompt: bool | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    background: bool | None = None
+    prompt: Any = None
+
+    def generation(self) -> Generation:
+        """What is asked for, in the engine's words.
+
+        Raises:
+            InvalidRequest: a field or an item that cannot be honoured.
+        """
+        refuse(
+            self,
+            previous_response_id="nothing is stored here; send the whole conversation as input",
+            conversation="nothing is stored here; send the whole conversation as input",
+            background="wait for the answer, or stream it",
+            prompt="nothing is stored here; send instructions and input",
+        )
+        if self.input is None:
+            raise InvalidRequest("input is missing", "input")
+        messages = (
+            [{"role": "user", "content": self.input}] if isinstance(self.input, str) else _items(self.input)
+        )
+        if self.instructions:
+            messages = [{"role": "system", "content": self.instructions}, *messages]
+        tools, choice = _tools(self.tools or [], self.tool_choice)
+        return Generation(
+            messages=messages,
+            tools=tools or None,
+            tool_choice=choice,
+            parallel_tool_calls=self.parallel_tool_calls,
+            effort=self.reasoning.effort if self.reasoning else None,
+            template_args=dict(self.chat_template_kwargs or {}),
+            cache_prompt=self.cache_prompt,
+            options={
+                **self.sampling(),
+                "max_tokens": self.max_output_tokens,
+                "logprobs": (self.top_logprobs or 0) if self.wants_logprobs else None,
+                "grammar": self._grammar(),
+            },
+        )
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the text comes with log-probabilities."""
+        return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
+
+    def _grammar(self) -> Grammar | None:
+        form = self.text.format if self.text else None
+        kind = (form or {}).get("type", "text")
+        if form is None or kind == "text":
+            return None
+        if kind == "json_object":
+            return Grammar.json_object("text")
+        if kind != "json_schema":
+            raise InvalidRequest(f"text.format of type {kind!r} is not supported; use json_schema", "text")
+        if not isinstance(form.get("schema"), dict):
+            raise InvalidRequest("text.format of type json_schema has no schema", "text")
+        return Grammar.json_schema(form["schema"], "text")
+
+
+def _items(items: list[Any]) -> list[Any]:
+    """Messages from items: what the assistant thought, said and called in a row is one message."""
+    out: list[Any] = []
+    open_turn: dict[str, Any] | None = None
+    for n, item in enumerate(items):
+        where = f"input[{n}]"
+        if not isinstance(item, dict):
+            raise InvalidRequest(f"{where} must be an object", where)
+        kind = item.get("type", "message")
+        if kind == "function_call_output":
+            output = item.get("output")
+            text = output if isinstance(output, str) else text_of(output, f"{where}.output")
+            out.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
+            open_turn = None
+            continue
+        if kind == "message" and item.get("role") != "assistant":
+            out.append({"role": item.get("role"), "content": item.get("content")})
+            open_turn = None
+            continue
+        if kind not in ("message", "reasoning", "function_call"):
+            raise InvalidRequest(f"{where} is of type {kind!r}, which is not supported", where)
+        # A second text, or thoughts after an answer, begin a turn of their own.
+        if open_turn is None or (
+            kind != "function_call" and (open_turn["content"] or "tool_calls" in open_turn)
+        ):
+            open_turn = {"role": "assistant", "content": ""}
+            out.append(open_turn)
+        if kind == "message":
+            open_turn["content"] = text_of(item.get("content"), f"{where}.content")
+        elif kind == "reasoning":
+            parts = item.get("content") or item.get("summary") or []
+            thoughts = "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+            if thoughts:
+                open_turn["reasoning_content"] = thoughts
+        else:
+            function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            open_turn.setdefault("tool_calls", []).append(call)
+    return out
+
+
+def _tools(tools: list[Any], choice: str | dict[str, Any] | None) -> tuple[list[Any], Any]:
+    """Functions; tools that only OpenAI's servers run are left out, since clients send them without being asked."""
+    found = []
+    for n, tool in enumerate(tools):
+        if not isinstance(tool, dict):
+            raise InvalidRequest(f"tools[{n}] must be an object", f"tools[{n}]")
+        if tool.get("type") == "function":
+            given = tool.get("function") if isinstance(tool.get("function"), dict) else tool
+            found.append(
+                function_tool(
+                    given.get("name"), given.get("description"), given.get("parameters"), given.get("strict")
+                )
+            )
+    if not isinstance(choice, dict):
+        return found, choice
+    kind = choice.get("type")
+    if kind == "function":
+        return found, {"type": "function", "function": {"name": choice.get("name")}}
+    if kind == "allowed_tools":
+        names = {tool.get("name") for tool in choice.get("tools") or () if isinstance(tool, dict)}
+        return [tool for tool in found if tool["function"]["name"] in names], choice.get("mode", "auto")
+    raise InvalidRequest(f"tool_choice of type {kind!r} is not supported", "tool_choice")
