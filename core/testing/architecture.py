@@ -47,7 +47,9 @@ class ArchitectureChecks(Checks[ArchitectureSpec]):
     """See the methods."""
 
     kind = ArchitectureSpec
-    rules = ("descriptor", "load", "names", "traits", "match", "file", "graph", "executors", "chunks", "company", "decode")  # fmt: skip
+    rules = (
+        "descriptor", "load", "names", "traits", "match", "file", "graph", "executors", "chunks", "company", "decode",
+    )  # fmt: skip
     gates = frozenset({"descriptor", "load", "file", "graph"})
 
     def load(self) -> None:

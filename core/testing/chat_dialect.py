@@ -78,7 +78,7 @@ class ChatDialectChecks(Checks[ChatDialect]):
             assert got == wanted, f"{row['output']!r} is read as {got!r}, expected {wanted!r}"
 
     def streams(self) -> None:
-        """Sample outputs, and what the grammar allows, give the same at every cut (of long ones: at 200) and character by character."""
+        """Sample outputs, and what the grammar allows, read alike at every cut (of long ones: at 200)."""
         texts = [(row["output"], row.get("prompt", ""), _tools(row)) for row in self._rows(needed=False)]
         texts += [(text, "", Tools.of(TOOLS)) for text in self._written]
         if not texts:

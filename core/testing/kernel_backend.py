@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,7 @@ class KernelBackendChecks(Checks[KernelBackend]):
                 reads = _NAMES[op] in ("linear", "moe_linear") or (
                     _NAMES[op] == "embed" and number != NO_FORMAT
                 )
-                assert reads == (number != NO_FORMAT), (
-                    f"{name} has the format {number}, which does not fit {_NAMES[op]}"
-                )
+                assert reads == (number != NO_FORMAT), f"{name} has a format that does not fit it"
                 if _NAMES[op] == "embed" and reads:
                     assert kernel.unpack_rows != null, f"{name} has no unpack_rows"
                     continue
@@ -143,14 +142,15 @@ class KernelBackendChecks(Checks[KernelBackend]):
         """Tiny models in each of its formats, dense and with experts, give the logits of the exact executor."""
         self._need_score()
         formats = {fmt.name: fmt for kernel, fmt in (*self._products(), *self._products("moe_linear"))}
-        backend = self.item.name
+        # In front of all others, which fill its gaps: one for a single format stands behind them otherwise.
+        registry = registry_with(replace(self.item, probe=lambda: 1 << 30))
         for fmt in formats.values() or [quants.get("F32")]:
             if fmt.quantize is None and fmt.name != "F32":
                 continue
             for n_expert in (0, 4):
                 data = tiny_gguf(n_embd=256, n_ff=256, n_expert=n_expert, fmt=fmt, registry=self._registry)
                 try:
-                    compare_executors(data, self._registry, MODEL_ERROR, backend)
+                    compare_executors(data, registry, MODEL_ERROR)
                 except AssertionError as exc:
                     kind = f"with {n_expert} experts" if n_expert else "without experts"
                     raise AssertionError(f"a tiny model in {fmt.name} {kind}: {exc}") from exc

@@ -99,7 +99,7 @@ class SamplerStageChecks(Checks[SamplerStage]):
             )
 
     def edits(self) -> None:
-        """``edit`` gives new float32 logits for the given ids, as ``only_lowers`` says, and changes only what it names."""
+        """``edit`` gives new float32 logits for the given ids, and changes only what ``touched`` names."""
         stage = self._make()
         if not hasattr(stage, "edit"):
             raise NotApplicable("it is a filter")
