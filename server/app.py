@@ -10,7 +10,7 @@ from sanic import Blueprint, Sanic
 
 from ggfw.chat.skills import Skills
 from ggfw.library import Model, as_log
-from ggfw.server import errors, gate
+from ggfw.server import errors, gate, page
 from ggfw.server.families import FAMILIES
 from ggfw.server.pool import Pool
 from ggfw.server.state import HEARTBEAT, State
@@ -37,6 +37,7 @@ def create_app(
     api_keys: gate.Keys = None,
     cors: gate.Origins = None,
     skills: Any = None,
+    ui: bool = False,
     log: Any = None,
     log_prompts: bool = False,
     max_body: int = MAX_BODY,
@@ -56,6 +57,7 @@ def create_app(
         api_keys: one key or several; requests must carry one of them. None: everybody may ask.
         cors: origins whose pages may ask, ``"*"`` for all; None: pages from this machine, or all if there are keys.
         skills: what conversations may load; see :meth:`ggfw.Model.chat`.
+        ui: whether the chat page is served, at ``/chat`` and to browsers at ``/``.
         log: a structlog-like logger or a callable (event, fields): one line per inference; None = silence.
         log_prompts: write prompts and answers into these lines too.
         max_body: bytes a request's body may have.
@@ -94,11 +96,14 @@ def create_app(
         heartbeat=heartbeat,
         skills=None if skills is None else Skills.of(skills),
         store=store,
+        page=page.show if ui else None,
     )
     errors.install(app)
     gate.install(app, keys=api_keys, origins=cors)
     for blueprint in blueprints():
         app.blueprint(blueprint)
+    if ui:
+        app.blueprint(page.page)
 
     @app.before_server_stop
     async def _ending(app: Sanic) -> None:

@@ -43,13 +43,13 @@ def show(request: Request, name: str = "index.html") -> HTTPResponse:
     return raw(_content(name), content_type=TYPES[name], headers=HEADERS)
 
 
-@endpoint(page, "GET HEAD", "/chat", open=True)
+@endpoint(page, "GET HEAD", "/chat", family="openai", open=True)
 async def chat(request: Request) -> HTTPResponse:
     """The chat page."""
     return show(request)
 
 
-@endpoint(page, "GET HEAD", "/ui/<name:str>", open=True)
+@endpoint(page, "GET HEAD", "/ui/<name:str>", family="openai", open=True)
 async def file(request: Request, name: str) -> HTTPResponse:
     """A file of the chat page."""
     if name not in TYPES:

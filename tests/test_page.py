@@ -1,0 +1,59 @@
+"""The chat page: its files, headers and place; what it does in a browser is among the slow tests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from served import Served
+
+from ggfw.server.page import TYPES
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with Served(script="Hello there", app={"ui": True}) as server:
+        yield server
+
+
+def test_browsers_get_the_page_and_others_one_line(served: Served) -> None:
+    page = served.http.get("/", headers={"Accept": "text/html,application/xhtml+xml"})
+    assert page.headers["content-type"].startswith("text/html") and "<title>ggfw</title>" in page.text
+    assert served.http.get("/").text == "Ollama is running"
+    assert served.http.get("/chat").text == page.text
+    assert served.http.head("/chat").status_code == 200
+
+
+def test_every_file_is_there_under_a_strict_policy(served: Served) -> None:
+    for name, kind in TYPES.items():
+        file = served.http.get(f"/ui/{name}")
+        assert file.status_code == 200 and file.headers["content-type"] == kind
+        policy = file.headers["content-security-policy"]
+        assert (
+            "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+        )
+        assert file.headers["x-frame-options"] == "DENY"
+    for name in ("..%2f__init__.py", "__init__.py", "nothing.js"):
+        assert served.http.get(f"/ui/{name}").status_code == 404
+
+
+def test_the_page_asks_nobody_else_and_needs_no_inline_code(served: Served) -> None:
+    for name in TYPES:
+        text = served.http.get(f"/ui/{name}").text
+        assert not re.search(r"(src|href|from|fetch\()\s*=?\s*[\"'`]?(https?:)?//", text), name
+        assert "innerHTML" not in text and "insertAdjacentHTML" not in text and "eval(" not in text
+    page = served.http.get("/chat").text
+    assert not re.search(r"\son\w+=|style=|<script>|<style>", page)
+
+
+def test_no_page_without_ui() -> None:
+    with Served() as server:
+        assert server.http.get("/chat").status_code == 404
+        assert server.http.get("/", headers={"Accept": "text/html"}).text == "Ollama is running"
+
+
+def test_the_page_needs_no_key_and_the_api_does() -> None:
+    with Served(app={"ui": True, "api_keys": "secret"}) as server:
+        assert server.http.get("/chat").status_code == server.http.get("/ui/app.js").status_code == 200
+        assert server.http.get("/v1/models").status_code == 401
