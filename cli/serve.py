@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import sys
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +15,10 @@ from ggfw.cli.generating import sampling_options, split_generation_options
 from ggfw.cli.loading import COUNT, load_options, split_load_options
 from ggfw.cli.settings import setting, verb
 from ggfw.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from ggfw import Model
+    from ggfw.server.pool import Pool
 
 __all__ = ["serve_verb"]
 
@@ -23,6 +29,36 @@ __all__ = ["serve_verb"]
 @setting("--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0: any free one; default: 8080.")
 @setting("--parallel", type=COUNT, default=4, help="Requests that run at once; default: 4.")
 @setting("--max-queue", type=COUNT, default=64, help="Requests that may wait besides; default: 64.")
+@setting(
+    "--api-key",
+    "api_keys",
+    multiple=True,
+    metavar="KEY",
+    help="Requests must carry this key (or one of several). Repeatable.",
+)
+@setting(
+    "--api-key-file",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Keys, one per line; keeps them out of the list of processes.",
+)
+@setting(
+    "--cors",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Pages of ORIGIN may ask, * for all; default: pages from this machine, or all if there are keys. Repeatable.",
+)
+@setting(
+    "--skills",
+    multiple=True,
+    metavar="DIR",
+    help="Folder of skills that conversations may load. Repeatable.",
+)
+@setting(
+    "--keep-alive", type=float, default=-1.0, metavar="SECONDS", help="How long an idle model stays loaded."
+)
+@setting("--no-ui", is_flag=True, help="Serve no chat page.")
+@setting("--log-prompts", is_flag=True, help="Write prompts and answers into the log.")
 @setting(
     "--log-format",
     type=click.Choice(["auto", "console", "json", "none"]),
@@ -48,9 +84,65 @@ def serve_verb(model: str | None, **options: Any) -> None:
         with load_model(path, loading, **more) as loaded:
             from ggfw.server.app import create_app, serve
 
-            app = create_app(loaded, defaults=defaults, log=_logger(options["log_format"]))
+            app = create_app(
+                pool=_pool(loaded, path, loading | more, options),
+                defaults=defaults,
+                api_keys=_keys(options["api_keys"], options["api_key_file"]) or None,
+                cors=options["cors"] or None,
+                skills=_skills(options["skills"]),
+                ui=not options["no_ui"],
+                log=_logger(options["log_format"]),
+                log_prompts=options["log_prompts"],
+            )
             terminal.say(_banner(loaded.info, sock))
             serve(app, sock=sock)
+
+
+def _pool(loaded: Model, path: Path, loading: dict[str, Any], options: dict[str, Any]) -> Pool:
+    """The loaded model, and those in the model folders, which are loaded when they are asked for by name."""
+    import ggfw
+    from ggfw.cli.folders import all_models
+    from ggfw.server.pool import Entry, Pool
+
+    pool = Pool(keep_alive=options["keep_alive"])
+    first = pool.add_model(loaded, path.stem)
+    for found in all_models(options["models_dir"]):
+        if found.state != "ok" or found.id.lower() in first.names or Path(found.path).samefile(path):
+            continue
+        pool.add(
+            Entry(
+                id=found.id,
+                load=partial(ggfw.load, found.path, **loading),
+                facts={
+                    "path": str(found.path),
+                    "size_bytes": found.size_bytes,
+                    "architecture": found.architecture,
+                },
+            )
+        )
+    return pool
+
+
+def _keys(given: tuple[str, ...], path: str | None) -> list[str]:
+    """The keys of the options and of a file."""
+    keys = list(given)
+    if path is not None:
+        keys += Path(path).read_text(encoding="utf-8").split()
+        if not keys:
+            raise InvalidRequest(f"{path} holds no key; one per line was expected", "api_key_file")
+    return keys
+
+
+def _skills(folders: tuple[str, ...]) -> Any:
+    """The skills of the folders and of plugins; files that are none are named on stderr."""
+    from ggfw import load_skills
+
+    if not folders:
+        return None
+    skills = load_skills(*folders)
+    for warning in skills.warnings:
+        terminal.say(f"ggfw: {warning}")
+    return skills
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -10,6 +10,8 @@ from sanic.response import HTTPResponse, raw
 
 from ggfw.server.endpoint import endpoint
 
+__all__ = ["HEADERS", "TYPES", "page", "show"]
+
 page = Blueprint("page")
 
 #: The files there are, and what they are; nothing else of the disk is reachable.
