@@ -7,10 +7,10 @@ follow the machine's load, the length of what is attended to, and the size of th
 from __future__ import annotations
 
 #: Rows that a step with decode rows takes of prompts at least, so that they get on however slow the machine is.
-LEAST_ROWS = 16
+LEAST_ROWS = 8
 _FORGET_DECODE = 0.2
 _FORGET_ROW = 0.4
-_FEWEST = 8  # prompt rows from which on a step says something about their time
+_FEWEST = 4  # prompt rows from which on a step says something about their time
 
 
 class StepTimes:

@@ -361,7 +361,7 @@ class PrefixTree:
         return any(page != GIVEN_BACK and pool.referred(page) for pool, page in pools)
 
     def _evict(self) -> bool:
-        """Drop the least recently used leaf; else pages above leaves that are in use. False: there is nothing to drop."""
+        """Drop the least recently used leaf, else pages above leaves that are in use; False: there is nothing."""
         seen: set[Node] = set()
         while self._order:
             node = next(iter(self._order))
