@@ -84,7 +84,8 @@ def chat_request(
     request = model.request(ids, stop=stops, special_tokens=dialect.special_tokens, **more)
     calls = _call_constraint(model, offered, request.constraint)
     request.parser = dialect.parser(prompt.text, offered, assured=calls is not None)
-    block = dialect.reasoning(prompt.text)
+    before = dialect.reasoning if calls is None else dialect.reasoning_before_calls
+    block = before(prompt.text)
     constraint = request.constraint if calls is None else calls
     if constraint is not None:
         from ggfw.constraints import after_reasoning
