@@ -90,12 +90,18 @@ _OPTIONS = (
         default=None,
         help="The same bits however a prompt was cut and whoever runs beside it; slower on prompts.",
     ),
+    setting(
+        "--prefix-cache-mb",
+        type=click.IntRange(min=0),
+        metavar="MB",
+        help="MiB for beginnings of prompts that need no second evaluation; 0: off; default: by the cache.",
+    ),
     models_dir_option,
 )
 
 _KEYS = (
     "threads", "ctx", "ubatch", "kv_type", "backend", "rope_scaling", "rope_base", "spec", "activations",
-    "deterministic",
+    "deterministic", "prefix_cache_mb",
 )  # fmt: skip
 
 

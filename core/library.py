@@ -22,7 +22,7 @@ from ggfw.errors import InvalidRequest, UnsupportedError
 from ggfw.evaluate import evaluate, greedy, normalised, pooled, pooling_kind
 from ggfw.execute.batch import Wants
 from ggfw.handle import Handle
-from ggfw.request import Request, new_id, resolve_params
+from ggfw.request import Request, new_id, resolve_params, with_seed
 from ggfw.result import Result
 from ggfw.sampling import Constraint, Params
 from ggfw.speculation import RECURRENT_DRAFTS, check_spec
@@ -257,6 +257,8 @@ class Model:
         parse_special: bool = False,
         special_tokens: bool = False,
         id: str | None = None,
+        cache_prompt: bool = True,
+        cache_key: Hashable | None = None,
         **sampling: Any,
     ) -> Request:
         """Build a request for a raw prompt.
@@ -266,6 +268,7 @@ class Model:
             schema, grammar, regex, json, choice: see :class:`Model`.
             parse_special: recognise control tokens in the text; off, text stays text.
             special_tokens: show control tokens in the answer.
+            cache_prompt: use, and leave, evaluated prefixes; only requests with the same ``cache_key`` share them.
         """
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt, parse_special=parse_special)
@@ -283,6 +286,8 @@ class Model:
             special_tokens=special_tokens,
             id=id or new_id(),
             logprobs=logprobs,
+            cache_prompt=cache_prompt,
+            cache_key=cache_key,
         )
 
     def _constraint(self, **options: Any) -> Constraint | None:
@@ -385,6 +390,34 @@ class Model:
     def chat(self, messages: Messages, **options: Any) -> Result:
         """Answer a conversation and wait for the result; takes the options of :meth:`submit_chat`."""
         return self._wait(self.submit_chat(messages, **options))
+
+    def generate_choices(self, prompt: str | Sequence[int], n: int, **options: Any) -> list[Result]:
+        """Continue a raw prompt in ``n`` ways; the prompt is evaluated once.
+
+        Choice ``i`` has the seed ``seed + i``, so the first one is what :meth:`generate` gives, and the same seed gives
+        the same choices. ``usage.prompt_tokens`` is that of the one prompt in each of them.
+        """
+        return self._wait_all(n, lambda given: self.request(prompt, **given), options)
+
+    def chat_choices(self, messages: Messages, n: int, **options: Any) -> list[Result]:
+        """Answer a conversation in ``n`` ways; see :meth:`generate_choices`."""
+        return self._wait_all(n, lambda given: self.chat_request(messages, **given), options)
+
+    def _wait_all(
+        self, n: int, build: Callable[[dict[str, Any]], Request], options: dict[str, Any]
+    ) -> list[Result]:
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise InvalidRequest(f"n must be a number of choices, 1 or more, not {n!r}", "n")
+        first = build(options)
+        first.params = with_seed(first.params)
+        # Parsers and constraints remember what they have seen, so each choice is built anew.
+        seeds = ((first.params.seed or 0) + i for i in range(1, n))
+        handles = self.engine.submit_choices([first, *(build({**options, "seed": s}) for s in seeds)])
+        try:
+            return [handle.result() for handle in handles]
+        finally:
+            for handle in handles:
+                handle.cancel()
 
     def stream(
         self, prompt: str | Sequence[int], callback: Callable[[str], None] | None = None, **options: Any

@@ -155,6 +155,10 @@ def test_choices_share_the_prompt(model: Model) -> None:
     assert four[0].token_ids == cold(model, prompt, 16, temperature=1.0, seed=7).token_ids
     assert [r.token_ids for r in choices(4, 7)] == [r.token_ids for r in four]
     assert [r.seed for r in four] == [7, 8, 9, 10]
+    library = model.generate_choices(prompt, 4, max_tokens=16, temperature=1.0, seed=7, ignore_eos=True)
+    assert [r.token_ids for r in library] == [r.token_ids for r in four]
+    with pytest.raises(InvalidRequest):
+        model.generate_choices(prompt, 0)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "qwen35"])
