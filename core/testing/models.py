@@ -69,7 +69,8 @@ def compare_executors(
         raise AssertionError(f"the native executor does not load the tiny model: {exc}") from exc
     with model:
         got = rows(model)
-        steps = model.loaded.executor.plan.steps
+        executor: Any = model.loaded.executor  # the native one, which has a plan
+        steps = executor.plan.steps
     found = error(got, wanted)
     assert all(np.isfinite(row).all() for row in got), "the native executor gives values that are not finite"
     assert found <= bound, (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -159,11 +160,12 @@ class QuantFormatChecks(Checks[QuantFormat]):
         return out
 
     def _packed(self, values: np.ndarray, before: int = 0) -> np.ndarray:
-        self._need_quantize()
+        quantize = self._need_quantize()
         out = np.full((len(values), self.item.type_size), before, np.uint8)
-        self._quantize(values, out)
+        quantize(values, out)
         return out
 
-    def _need_quantize(self) -> None:
+    def _need_quantize(self) -> Callable[[np.ndarray, np.ndarray], None]:
         if self._quantize is None:
             raise NotApplicable("the format can be read but not made")
+        return self._quantize  # type: ignore[no-any-return]

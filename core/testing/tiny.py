@@ -121,7 +121,11 @@ def tiny_gguf(
         "attn_output": (n_embd, n_head * d),
         "ffn_norm": (n_embd,),
     }  # fmt: skip
-    ffn = {"ffn_gate": (n_ff, n_embd), "ffn_up": (n_ff, n_embd), "ffn_down": (n_embd, n_ff)}
+    ffn: dict[str, tuple[int, ...]] = {
+        "ffn_gate": (n_ff, n_embd),
+        "ffn_up": (n_ff, n_embd),
+        "ffn_down": (n_embd, n_ff),
+    }
     if n_expert:
         meta |= {f"{architecture}.expert_count": n_expert, f"{architecture}.expert_used_count": 2}
         ffn = {f"{name}_exps": (n_expert, *shape) for name, shape in ffn.items()}

@@ -161,7 +161,8 @@ def _tools(tools: list[Any], choice: str | dict[str, Any] | None) -> tuple[list[
         if not isinstance(tool, dict):
             raise InvalidRequest(f"tools[{n}] must be an object", f"tools[{n}]")
         if tool.get("type") == "function":
-            given = tool.get("function") if isinstance(tool.get("function"), dict) else tool
+            inner = tool.get("function")
+            given = inner if isinstance(inner, dict) else tool
             found.append(
                 function_tool(
                     given.get("name"), given.get("description"), given.get("parameters"), given.get("strict")
