@@ -12,8 +12,8 @@ class LogprobTrack:
     """Collects the log-probabilities of one answer and hands them out with the text that the tokens became.
 
     Text may come later than its tokens (incomplete characters, a possible stop string or marker) or not at all (markers
-    of reasoning and tool calls, end tokens). A delta says where it stands in the raw answer; one that does not is looked
-    for in the text of the tokens that wait. Tokens in front of it became nothing.
+    of reasoning and tool calls, end tokens). A delta says where it stands in the raw answer; one that does not is
+    looked for in the text of the tokens that wait. Tokens in front of it became nothing.
     """
 
     def __init__(self) -> None:

@@ -216,7 +216,8 @@ class Stepper:
             deltas = work.logprobs.attach(deltas)
         if deltas:
             work.handle._push(deltas)
-        if work.output.matched is not None or (work.masked is not None and work.masked.complete):
+        output = work.output
+        if output.matched is not None or output.ended or (work.masked is not None and work.masked.complete):
             self.end(work, "stop")
         elif len(tokens) >= work.limit:
             self.end(work, "length")

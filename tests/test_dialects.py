@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from ggfw.chat.dialect import Dialect
@@ -118,16 +120,12 @@ def test_every_dialect_has_a_table(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "n"), ROWS)
-def test_whole(name: str, n: int) -> None:
-    row = table(name)[n]
-    assert read(parse(name, row, [row["output"]])) == expected(row)
-
-
-@pytest.mark.parametrize(("name", "n"), ROWS)
-def test_cut_anywhere(name: str, n: int) -> None:
+def test_row(name: str, n: int) -> None:
+    """Whole, by characters, cut at every place and at random pairs of places; without tools nothing is a call."""
     row = table(name)[n]
     output = row["output"]
     whole = parse(name, row, [output])
+    assert read(whole) == expected(row)
     assert parse(name, row, list(output)) == whole
     for cut in range(1, len(output)):
         assert parse(name, row, [output[:cut], output[cut:]]) == whole, f"cut at {cut}"
@@ -135,10 +133,49 @@ def test_cut_anywhere(name: str, n: int) -> None:
     for _ in range(20):
         a, b = sorted((rng.randrange(len(output) + 1), rng.randrange(len(output) + 1)))
         assert parse(name, row, [output[:a], output[a:b], output[b:]]) == whole, f"cut at {a} and {b}"
-
-
-@pytest.mark.parametrize(("name", "n"), ROWS)
-def test_without_tools_nothing_is_a_call(name: str, n: int) -> None:
-    row = table(name)[n]
     for choice in ({"tools": []}, {"tool_choice": "none"}):
-        assert not parse(name, row | choice, [row["output"]])[2]
+        assert not parse(name, row | choice, [output])[2]
+
+
+def fragments(name: str) -> list[str]:
+    """Marks and parts of calls of a dialect, to be put together at random."""
+    form = dialect(name).format
+    found = [mark for pair in form.reasoning for mark in pair] + list(form.drop)
+    found += [mark for call in form.calls for mark in (call.open, *call.close) if mark]
+    if form.channels is not None:
+        found += [
+            *form.channels.begin,
+            form.channels.message,
+            *form.channels.ends,
+            "assistant to=functions.f",
+        ]
+    found += [
+        '{"name": "f", ',
+        '"arguments": ',
+        "{",
+        "}",
+        '"',
+        "f",
+        "(",
+        "[",
+        "]",
+        "a",
+        " ",
+        "\n",
+        "<",
+        ">",
+        '{"a": 1}',
+    ]
+    return [*found, *(row["output"] for row in table(name)[:6])]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_marks_in_any_order(name: str, data: st.DataObject) -> None:
+    """The cuts never matter, whatever stands where."""
+    parts = data.draw(st.lists(st.sampled_from(fragments(name)), max_size=12))
+    row = {"output": "".join(parts), "parallel_tool_calls": data.draw(st.sampled_from([None, False]))}
+    assert (
+        parse(name, row, parts) == parse(name, row, [row["output"]]) == parse(name, row, list(row["output"]))
+    )

@@ -77,6 +77,7 @@ class Splitter:
         self._form, self._tools, self._assured = form, tools or Tools(), assured
         self.done = False
         self._calls = form.calls if self._tools else ()
+        self._known: dict[tuple[bool, bool], tuple[str, ...]] = {}
         self._todo: deque[str] = deque()
         self._pos = 0  # of the next character
         self._out: list[_Piece] = []
@@ -180,22 +181,32 @@ class Splitter:
 
     # -- text -----------------------------------------------------------------------------------------------------
 
-    def _marks(self) -> list[str]:
-        marks = [c.open for c in self._calls if c.open and self._n_broken <= MAX_BROKEN]
-        marks += self._form.drop
-        if self._lead:
-            marks += [opening for opening, _ in self._form.reasoning]
-        if self._form.channels is not None:
-            marks += [*self._form.channels.begin, *self._form.channels.ends]
-        return marks
+    def _marks(self) -> tuple[str, ...]:
+        """The marks that may come next."""
+        key = (self._lead, self._n_broken <= MAX_BROKEN)
+        found = self._known.get(key)
+        if found is None:
+            marks = [c.open for c in self._calls if c.open and key[1]]
+            marks += self._form.drop
+            if self._lead:
+                marks += [opening for opening, _ in self._form.reasoning]
+            if self._form.channels is not None:
+                marks += [*self._form.channels.begin, *self._form.channels.ends]
+            found = self._known[key] = tuple(marks)
+        return found
 
     def _in_text(self, c: str) -> None:
         self._held += c
         while self._held and self._state == self._in_text:
             held, marks = self._held, self._marks()
-            if c and any(m.startswith(held) and len(m) > len(held) for m in marks):
+            mark, longer = "", False
+            for one in marks:
+                if held.startswith(one):
+                    mark = max(mark, one, key=len)
+                elif one.startswith(held):
+                    longer = True
+            if c and longer:
                 return
-            mark = max((m for m in marks if held.startswith(m)), key=len, default="")
             if mark:
                 self._held = ""
                 self._again(held[len(mark) :])

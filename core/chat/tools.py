@@ -68,7 +68,8 @@ class Tools:
             tools: ``{"type": "function", "function": {"name", "description", "parameters", "strict"}}``, or the inner
                 object alone.
             tool_choice: ``auto`` (the default), ``none``, ``required`` (also ``any``), or
-                ``{"type": "function", "function": {"name": …}}``, also with ``name`` outside, or the bare name of a tool.
+                ``{"type": "function", "function": {"name": …}}``, also with ``name`` outside, or the bare name of a
+                tool.
             parallel: ``parallel_tool_calls``; None = True.
 
         Raises:

@@ -87,7 +87,7 @@ class Harmony(Dialect):
 
         lark = Lark(control, strict)
         mark = lark.mark
-        start, channel, message, end = mark(START), mark(CHANNEL), mark(MESSAGE), mark(END)
+        start, channel, message = mark(START), mark(CHANNEL), mark(MESSAGE)
         text = lark.until(END)
         thought = lark.rule(f'{channel} "analysis" {message} {text} {start} "assistant"')
         preamble = lark.rule(f'{channel} "commentary" {message} {text} {start} "assistant"')
