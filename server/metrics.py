@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ class Metrics:
         from prometheus_client import CollectorRegistry, Counter, Histogram
 
         self.registry = CollectorRegistry()
+        self._lock = threading.Lock()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"ggfw_{name}", text, labels, registry=self.registry)
@@ -82,23 +85,33 @@ class Metrics:
         """Count an HTTP request."""
         self._http.labels(route, method, str(status)).inc()
 
-    def text(self, pool: Pool) -> bytes:
-        """The exposition: counters and histograms, and how things stand now."""
+    def text(self, pool: Pool, *, llama_names: bool = False) -> bytes:
+        """The exposition: counters and histograms, and how things stand now.
+
+        Args:
+            llama_names: also under llama-server's names, for dashboards that exist.
+        """
         from prometheus_client import generate_latest
 
-        collector = Now(pool)
-        self.registry.register(collector)
-        try:
-            return generate_latest(self.registry)
-        finally:
-            self.registry.unregister(collector)
+        collector = Now(pool, llama_names)
+        with self._lock:
+            self.registry.register(collector)
+            try:
+                return generate_latest(self.registry)
+            finally:
+                self.registry.unregister(collector)
 
 
 class Now:
-    """Gauges that are read when somebody asks."""
+    """What the engines say when somebody asks.
 
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
+    Args:
+        pool: the models.
+        llama_names: also under llama-server's names.
+    """
+
+    def __init__(self, pool: Pool, llama_names: bool = False) -> None:
+        self.pool, self.llama_names = pool, llama_names
 
     def describe(self) -> list[Any]:
         """Nothing is collected at registration."""
@@ -106,32 +119,92 @@ class Now:
 
     def collect(self) -> Iterable[Any]:
         """The state of every model."""
-        from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-        def gauge(name: str, text: str) -> GaugeMetricFamily:
+        def gauge(name: str, text: str) -> Any:
             return GaugeMetricFamily(f"ggfw_{name}", text, labels=["model"])
+
+        def counter(name: str, text: str) -> Any:
+            return CounterMetricFamily(f"ggfw_{name}", text, labels=["model"])
 
         running = gauge("requests_running", "Requests that run")
         waiting = gauge("requests_waiting", "Requests in the queue")
-        pages = gauge("kv_cache_usage_ratio", "Share of the cache's pages that are in use")
+        pages = gauge("kv_cache_usage_ratio", "Share of the cache's pages that running requests use")
+        kept = gauge("prefix_cache_bytes", "Memory that the prefix cache keeps for later requests")
         loaded = gauge("model_loaded", "Whether the model is loaded")
         seconds = gauge("model_load_seconds", "What loading the model took")
-        backends: dict[str, str] = {}
+        proposed = counter("spec_draft_tokens", "Tokens that speculation has proposed")
+        accepted = counter("spec_accepted_tokens", "Of them, those that were right")
+        preempted = counter("preemptions", "Running requests that had to make way")
+        steps = HistogramMetricFamily("ggfw_step_seconds", "Steps of the engine", labels=["model"])
+        build = GaugeMetricFamily("ggfw_build_info", "What this is", labels=["version", "backend", "cpu"])
+        backends: set[str] = set()
+        snapshots = []
         for entry in self.pool.rows():
-            model = entry.model
-            loaded.add_metric([entry.id], float(model is not None))
+            if entry.base is not None:
+                continue
+            label, model = [entry.id], entry.model
+            loaded.add_metric(label, float(model is not None))
             if model is None:
                 continue
-            engine = model.engine
-            running.add_metric([entry.id], engine.n_running)
-            waiting.add_metric([entry.id], engine.n_waiting)
-            cache = model.loaded.cache
-            total = sum(pool.n_pages for pool in cache.pools)
-            pages.add_metric([entry.id], cache.n_pages_used() / total if total else 0.0)
-            seconds.add_metric([entry.id], model.loaded.load_ms * 1e-3)
-            backends[entry.id] = model.loaded.executor.name
-        build = InfoMetricFamily("ggfw_build", "What this is")
-        build.add_metric(
-            [], {"version": ggfw.__version__, "backend": ",".join(sorted(set(backends.values())))}
+            now = model.engine.metrics()
+            snapshots.append((label, now))
+            running.add_metric(label, now.n_running)
+            waiting.add_metric(label, now.n_waiting)
+            total = sum(pool.n_pages for pool in now.pools)
+            pages.add_metric(label, sum(pool.n_used for pool in now.pools) / total if total else 0.0)
+            kept.add_metric(label, now.prefix_bytes)
+            seconds.add_metric(label, entry.load_seconds or model.loaded.load_ms * 1e-3)
+            proposed.add_metric(label, now.drafts_proposed)
+            accepted.add_metric(label, now.drafts_accepted)
+            preempted.add_metric(label, now.preemptions)
+            steps.add_metric(label, _cumulated(now.step_seconds), now.step_seconds.sum)
+            backends.add(model.loaded.executor.name)
+        build.add_metric([ggfw.__version__, ",".join(sorted(backends)), platform.machine()], 1)
+        yield from (
+            running,
+            waiting,
+            pages,
+            kept,
+            loaded,
+            seconds,
+            proposed,
+            accepted,
+            preempted,
+            steps,
+            build,
         )
-        return [running, waiting, pages, loaded, seconds, build]
+        if self.llama_names:
+            yield from _llama(snapshots)
+
+
+def _cumulated(histogram: Any) -> list[tuple[str, float]]:
+    """Buckets as Prometheus wants them."""
+    out, total = [], 0
+    for bound, n in zip((*histogram.bounds, float("inf")), histogram.buckets, strict=True):
+        total += n
+        out.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
+    return out
+
+
+def _llama(snapshots: list[Any]) -> Iterable[Any]:
+    """The same figures under llama-server's names."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    for name, text, read in (
+        ("prompt_tokens", "Prompt tokens evaluated", lambda m: m.prompt_tokens),
+        ("tokens_predicted", "Tokens drawn", lambda m: m.generated_tokens),
+        ("n_decode", "Steps", lambda m: m.steps),
+    ):
+        family = CounterMetricFamily(f"llamacpp:{name}", text, labels=["model"])
+        for label, now in snapshots:
+            family.add_metric(label, read(now))
+        yield family
+    for name, text, read in (
+        ("requests_processing", "Requests that run", lambda m: m.n_running),
+        ("requests_deferred", "Requests in the queue", lambda m: m.n_waiting),
+    ):
+        gauge = GaugeMetricFamily(f"llamacpp:{name}", text, labels=["model"])
+        for label, now in snapshots:
+            gauge.add_metric(label, read(now))
+        yield gauge

@@ -16,12 +16,14 @@ from ggfw.server.families.openai_embeddings import openai_embeddings
 from ggfw.server.families.openai_models import openai_models
 from ggfw.server.families.openai_responses import openai_responses
 from ggfw.server.families.service import service
+from ggfw.server.openapi import openapi
 
 __all__ = ["FAMILIES"]
 
 #: In the order in which they are mounted.
 FAMILIES = (
     service,
+    openapi,
     openai_models,
     openai_chat,
     openai_completions,

@@ -48,6 +48,7 @@ async def ready(request: Request) -> HTTPResponse:
 
 @endpoint(service, "GET", "/metrics", family="openai")
 async def metrics(request: Request) -> HTTPResponse:
-    """Give the metrics in Prometheus' text format."""
+    """Give the metrics in Prometheus' text format; ``?names=llamacpp`` adds llama-server's names."""
     state = served(request)
-    return raw(state.metrics.text(state.pool), content_type="text/plain; version=0.0.4; charset=utf-8")
+    text = state.metrics.text(state.pool, llama_names=request.args.get("names") == "llamacpp")
+    return raw(text, content_type="text/plain; version=0.0.4; charset=utf-8")
