@@ -207,7 +207,7 @@ def _rows(array: np.ndarray) -> np.ndarray:
 
 
 def _slots(step: Step) -> int:
-    """Quantised rows that one row of the step's input is quantised as: one for each expert (or head) that has its own."""
+    """Quantised rows that one row of the step's input becomes: one for each expert (or head) that has its own."""
     return int(step.params["n_used"]) if step.op == "moe_linear" and step.params["per_slot_input"] else 1
 
 
