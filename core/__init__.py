@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ggfw.errors import (
         AmbiguousModel,
         BackendError,
+        CacheFileError,
         ConstraintFailed,
         ContextLengthExceeded,
         DeadlineExceeded,
@@ -59,6 +60,7 @@ _WHERE = {
     "errors": (
         "AmbiguousModel",
         "BackendError",
+        "CacheFileError",
         "ConstraintFailed",
         "ContextLengthExceeded",
         "DeadlineExceeded",
@@ -96,6 +98,7 @@ __all__ = [
     "GGUF",
     "AmbiguousModel",
     "BackendError",
+    "CacheFileError",
     "ConstraintFailed",
     "ContextLengthExceeded",
     "DeadlineExceeded",

@@ -45,6 +45,10 @@ class GGUFError(ModelFileError):
     """A GGUF container is malformed; the message names the field and the byte offset."""
 
 
+class CacheFileError(GgfwError):
+    """A saved cache is damaged, or was made by another model, cache type or version."""
+
+
 class UnsupportedError(GgfwError):
     """The file is well formed, but nothing installed can run it."""
 

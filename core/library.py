@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from operator import index
@@ -19,8 +19,7 @@ from ggfw import asking
 from ggfw.chat.dialect import Dialect
 from ggfw.engine import Engine
 from ggfw.errors import InvalidRequest, UnsupportedError
-from ggfw.evaluate import evaluate, greedy, normalised, pooled, pooling_kind
-from ggfw.execute.batch import Wants
+from ggfw.evaluations import Evaluations
 from ggfw.handle import Handle
 from ggfw.request import Request, new_id, resolve_params, with_seed
 from ggfw.result import Result
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from ggfw.gguf import GGUF
     from ggfw.model import LoadedModel
     from ggfw.models import Folders
-    from ggfw.tokenizer import Tokenizer
 
 T = TypeVar("T")
 F32 = NDArray[np.float32]
@@ -126,7 +124,7 @@ def as_log(log: Any) -> Log | None:
     return lambda event, fields: info(event, **fields)
 
 
-class Model:
+class Model(Evaluations):
     """A loaded model with its engine. Close it, or use it as a context manager. Safe in any thread.
 
     Each generating method takes these keyword arguments besides its own: ``max_tokens`` (None or -1: to the end of
@@ -180,11 +178,6 @@ class Model:
     def hparams(self) -> Any:
         """The architecture's hyperparameters."""
         return self.loaded.hparams
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer."""
-        return self.loaded.tokenizer
 
     @property
     def n_ctx(self) -> int:
@@ -479,88 +472,48 @@ class Model:
         finally:
             handle.cancel()
 
-    # -- evaluating -----------------------------------------------------------------------------------------------
+    # -- the cache ------------------------------------------------------------------------------------------------
 
-    def tokenize(
-        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
-    ) -> list[int]:
-        """Ids of ``text``; see :meth:`ggfw.tokenizer.Tokenizer.encode`."""
-        return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
-
-    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """Text of ``ids``; the inverse of :meth:`tokenize`."""
-        return self.tokenizer.detokenize(ids, special=special)
-
-    def logits(self, ids: Sequence[int], chunk: int | None = None) -> F32:
-        """Logits of every position.
+    def save_cache(
+        self, path: str | os.PathLike[str], tokens: Sequence[int], *, cache_key: Hashable | None = None
+    ) -> int:
+        """Write what is evaluated of a conversation to a file, for :meth:`load_cache`.
 
         Args:
-            ids: token ids, evaluated from position 0, as they are.
-            chunk: positions per step; None = as many as a step may have.
+            path: where to; what stands there is replaced when all is written.
+            tokens: of the conversation, for example a request's prompt with its result's ``token_ids``.
+            cache_key: that of the requests which evaluated them.
 
         Returns:
-            (n, n_vocab) float32.
-        """
-        return self.logits_many([ids], chunk=chunk)[0]
-
-    def logits_many(
-        self, prompts: Sequence[Sequence[int]], *, together: bool = True, chunk: int | None = None
-    ) -> list[F32]:
-        """Logits of every position of several independent prompts.
-
-        Args:
-            together: in the same steps, as one ragged batch; else one prompt after the other.
-            chunk: positions of one prompt per step.
-        """
-        return self._evaluate(evaluate(self.loaded, prompts, Wants.LOGITS, chunk=chunk, together=together))
-
-    def hidden(self, ids: Sequence[int], chunk: int | None = None) -> F32:
-        """Hidden states after the final norm: (n, n_embd) float32."""
-        return self._evaluate(evaluate(self.loaded, [ids], Wants.HIDDEN, chunk=chunk))[0]
-
-    def greedy(self, ids: Sequence[int], n: int, *, ignore_eos: bool = True) -> list[int]:
-        """The ``n`` tokens after ``ids`` by plain argmax, without any sampler."""
-        return self._evaluate(greedy(self.loaded, ids, n, ignore_eos=ignore_eos))
-
-    def embed(self, text: str | Sequence[str]) -> F32:
-        """Embedding of a text, or of several.
-
-        The final-normed hidden states are pooled as the file says (``{arch}.pooling_type``; the mean otherwise) and
-        scaled to length 1. A reranker gives its scores as they are.
-
-        Returns:
-            (n_embd,) float32 for a string, (n_texts, n_embd) for a list.
+            How many of the tokens the file covers.
 
         Raises:
-            ContextLengthExceeded: a text is longer than the context.
+            InvalidRequest: nothing is known of these tokens.
+            OSError: the file cannot be written.
         """
-        texts = self._embed_texts(text)
-        vectors = self._lengths(self._evaluate(self._embed_job(texts)))
-        return vectors[0] if isinstance(text, str) else vectors
+        from ggfw.saving import take_out
 
-    async def aembed(self, text: str | Sequence[str]) -> F32:
-        """Async twin of :meth:`embed`."""
-        import asyncio
+        saved = self.engine.run(take_out(self.engine, _ids(tokens), cache_key)).result()
+        saved.write(path)
+        return len(saved.tokens)
 
-        texts = self._embed_texts(text)
-        vectors = self._lengths(await asyncio.wrap_future(self.engine.run(self._embed_job(texts))))
-        return vectors[0] if isinstance(text, str) else vectors
+    def load_cache(self, path: str | os.PathLike[str], *, cache_key: Hashable | None = None) -> list[int]:
+        """Take up what :meth:`save_cache` wrote, so that a request that goes on from there need not evaluate it.
 
-    def _embed_texts(self, text: str | Sequence[str]) -> list[str]:
-        texts = [text] if isinstance(text, str) else list(text)
-        if not texts or not all(isinstance(t, str) for t in texts):
-            raise InvalidRequest("embed takes a string or a non-empty list of strings", param="input")
-        return texts
+        Returns:
+            The tokens that are covered.
 
-    def _embed_job(self, texts: list[str]) -> Any:
-        # One after the other: how many fit side by side depends on the cache, and a step is full with one long text.
-        return pooled(self.loaded, [self.tokenizer.encode(t) for t in texts], together=False)
+        Raises:
+            CacheFileError: the file is damaged, or of another model, cache type or version.
+            ContextLengthExceeded: this context is too short for it.
+            OSError: the file cannot be read.
+        """
+        from ggfw.cache.saved import SavedPrefix
+        from ggfw.saving import cache_facts, take_in
 
-    def _lengths(self, vectors: list[F32]) -> F32:
-        return np.stack(vectors if pooling_kind(self.loaded) == "rank" else [normalised(v) for v in vectors])
-
-    def _evaluate(self, job: Any) -> Any:
-        return self.engine.run(job).result()
+        saved = SavedPrefix.read(path, cache_facts(self.loaded))
+        self.engine.run(take_in(self.engine, saved, cache_key)).result()
+        return saved.tokens
 
     # -- the end --------------------------------------------------------------------------------------------------
 

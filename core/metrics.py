@@ -159,7 +159,9 @@ class Meter:
         return took
 
     @staticmethod
-    def histogram(bounds: tuple[float, ...], buckets: list[int] | None = None, total: float = 0.0) -> Histogram:
+    def histogram(
+        bounds: tuple[float, ...], buckets: list[int] | None = None, total: float = 0.0
+    ) -> Histogram:
         """A snapshot of some buckets."""
         taken = tuple(buckets or [0] * (len(bounds) + 1))
         return Histogram(bounds, taken, total, sum(taken))

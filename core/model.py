@@ -48,12 +48,14 @@ class Described:
         gguf: the open file.
         architecture: an instance of the plugin's class.
         hparams, weights: what ``build`` got.
+        run: what ``build`` was told of the run.
         graph: what it described.
         layout: the caches the graph needs.
     """
 
     def __init__(self, gguf: GGUF, run: RunConfig, registry: Registry) -> None:
         self.gguf = gguf
+        self.run = run
         spec = registry.architecture_for(gguf.metadata)
         architecture = resolve(spec.load)
         self.architecture: Architecture = (
@@ -102,6 +104,7 @@ class LoadedModel:
 
     Attributes:
         gguf, hparams, architecture: the file and what serves it.
+        run: how it was asked to run.
         executor: runs batches; one thread at a time.
         cache: pages and slots for its sequences.
         n_ctx: positions a sequence may have.
@@ -122,6 +125,7 @@ class LoadedModel:
         load_ms: float,
     ) -> None:
         self.gguf = described.gguf
+        self.run = described.run
         self.hparams = described.hparams
         self.architecture = described.architecture
         self.graph = described.graph

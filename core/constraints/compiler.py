@@ -143,7 +143,9 @@ def _explain(grammar: Grammar, error: str) -> str:
     missing = _UNIMPLEMENTED.search(error)
     if missing:
         keywords = [key.strip().strip('"') for key in missing[1].split(",")]
-        places = [f"{key!r}{_place(json.loads(grammar.text), key)}" for key in keywords]
+        # A Lark grammar may hold several schemas, those of tools for instance; which one it is llguidance does not say.
+        schema = json.loads(grammar.text) if grammar.kind == "json_schema" else None
+        places = [f"{key!r}{_place(schema, key)}" for key in keywords]
         plural = "s" if len(places) > 1 else ""
         return (
             f"the {name} uses the keyword{plural} {', '.join(places)}, which is not supported; leave it out"

@@ -1,0 +1,119 @@
+"""A prefix's pages and recurrent state in a file, to go on with after a restart.
+
+The file: MAGIC, eight bytes with the length of a header, the header (JSON), the pages of each pool, the state, and the
+SHA-256 of everything before it. It is only good for the model, the cache type and the library version of its format
+that wrote it, and says so otherwise. It is written beside its place and then moved there, so there is never half of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggfw.errors import CacheFileError
+
+MAGIC = b"GGFWKV\x01\n"
+_MOST_HEADER = 1 << 28
+_DIGEST = 32
+
+
+@dataclass
+class SavedPrefix:
+    """What a file holds.
+
+    Args:
+        facts: what the cache was made for; has to be equal where it is loaded.
+        tokens: of the prefix.
+        pages: per pool (n_pages, page_bytes) uint8: the last ones, as many as the row behind the prefix sees.
+        state: (state_bytes,) uint8.
+    """
+
+    facts: dict[str, Any]
+    tokens: list[int]
+    pages: list[NDArray[np.uint8]]
+    state: NDArray[np.uint8]
+
+    def write(self, path: str | os.PathLike[str]) -> int:
+        """Write the file; gives its bytes.
+
+        Raises:
+            OSError: it cannot be written; what stood at ``path`` is untouched then.
+        """
+        header = json.dumps(
+            {"facts": self.facts, "tokens": self.tokens, "pages": [list(p.shape) for p in self.pages],
+             "state": int(self.state.size)},
+            separators=(",", ":"),
+        ).encode()  # fmt: skip
+        target = Path(path)
+        digest = hashlib.sha256()
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                parts = (
+                    MAGIC,
+                    len(header).to_bytes(8, "little"),
+                    header,
+                    *(p.data for p in self.pages),
+                    self.state.data,
+                )
+                for part in parts:
+                    digest.update(part)
+                    file.write(part)
+                file.write(digest.digest())
+                n_bytes = file.tell()
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        return n_bytes
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], facts: dict[str, Any]) -> SavedPrefix:
+        """Read and check a file.
+
+        Raises:
+            CacheFileError: it is damaged, of another version, or of another model or cache.
+            OSError: it cannot be read.
+        """
+        data = Path(path).read_bytes()
+        if data[: len(MAGIC)] != MAGIC:
+            what = "of another version" if data[:6] == MAGIC[:6] else "not one"
+            raise CacheFileError(f"{path}: a saved cache was expected, but this is {what}; save it again")
+        if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
+            raise CacheFileError(f"{path}: the saved cache is damaged (its checksum is wrong); save it again")
+        at = len(MAGIC) + 8
+        n = int.from_bytes(data[at - 8 : at], "little")
+        try:
+            if n > min(_MOST_HEADER, len(data)):
+                raise ValueError("its header is too long")
+            header = json.loads(data[at : at + n])
+            at += n
+            body = np.frombuffer(data, np.uint8)[at:-_DIGEST]
+            begin, pages = 0, []
+            for n_pages, page_bytes in header["pages"]:
+                pages.append(body[begin : begin + n_pages * page_bytes].reshape(n_pages, page_bytes))
+                begin += n_pages * page_bytes
+            state = body[begin : begin + header["state"]]
+            if begin + state.size != body.size or state.size != header["state"]:
+                raise ValueError("its length is wrong")
+            tokens = [int(t) for t in header["tokens"]]
+            found = header["facts"]
+        except (ValueError, KeyError, TypeError) as exc:
+            raise CacheFileError(f"{path}: the saved cache is damaged ({exc}); save it again") from exc
+        for name, value in facts.items():
+            if found.get(name) != value:
+                raise CacheFileError(
+                    f"{path}: the cache was saved for {name} {found.get(name)!r}, but here it is {value!r}; "
+                    "save it again with this model and these options"
+                )
+        return cls(found, tokens, pages, state)

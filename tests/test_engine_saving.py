@@ -1,0 +1,97 @@
+"""Saving a conversation's cache and going on with it in another process, and files that are not what they should be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from test_engine_reuse import ask, cold, ids, load
+
+import ggfw
+from ggfw.cache.saved import MAGIC
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma3", "gemma4-e2b", "deepseek2", "qwen35", "nemotron_h", "mamba2"]
+)
+@pytest.mark.parametrize("n", [33, 128, 170])
+def test_a_conversation_goes_on_after_a_restart(name: str, n: int, tmp_path: Path) -> None:
+    path, prompt = tmp_path / "talk.cache", ids(n, n)
+    with load(name) as model:
+        first = ask(model, prompt, 40)
+        tokens = [*prompt, *first.token_ids]
+        n_saved = model.save_cache(path, tokens)
+        assert n_saved == len(tokens) - 1, "the last token was drawn, not evaluated"
+    longer = [*tokens, *ids(5, 1)]
+    with load(name) as model:
+        assert model.load_cache(path) == tokens[:n_saved]
+        assert model.loaded.cache.n_pages_used() == 0 and model.loaded.cache.n_slots_used == 0
+        result = ask(model, longer)
+        assert result.usage.cached_tokens == n_saved
+        assert result.token_ids == cold(model, longer).token_ids
+        assert list(tmp_path.iterdir()) == [path], "nothing is left beside it"
+
+
+def test_keys_hold_for_files_too(tmp_path: Path) -> None:
+    with load("llama") as model:
+        prompt = ids(50, 1)
+        ask(model, prompt, 4, cache_key="mine")
+        with pytest.raises(ggfw.InvalidRequest, match="nothing is known"):
+            model.save_cache(tmp_path / "x", prompt)
+        assert model.save_cache(tmp_path / "x", prompt, cache_key="mine") == 50
+        model.load_cache(tmp_path / "x", cache_key="yours")
+        assert ask(model, prompt, 1, cache_key="yours").usage.cached_tokens == 49
+        assert ask(model, prompt, 1).usage.cached_tokens == 0
+
+
+def test_damaged_and_foreign_files(tmp_path: Path) -> None:
+    path, bad = tmp_path / "talk.cache", tmp_path / "bad.cache"
+    prompt = ids(70, 2)
+    with load("llama") as model:
+        ask(model, prompt)
+        model.save_cache(path, prompt)
+        data = path.read_bytes()
+        changed = bytearray(data)
+        changed[len(data) // 2] ^= 1
+        other = MAGIC[:6] + b"\x63\n" + data[8:]
+        for content in (
+            b"",
+            b"GGUF" + bytes(100),
+            data[:-1],
+            data[: len(data) // 2],
+            data + b"x",
+            changed,
+            other,
+        ):
+            bad.write_bytes(content)
+            with pytest.raises(ggfw.CacheFileError, match=r"bad\.cache"):
+                model.load_cache(bad)
+        with pytest.raises(FileNotFoundError):
+            model.load_cache(tmp_path / "none")
+        assert model.load_cache(path) == prompt
+    for name, options in (
+        ("llama-yarn", {}),
+        ("gemma3", {}),
+        ("llama", {"kv_type": "f16"}),
+        ("llama", {"rope_base": 5e3}),
+    ):
+        with load(name, **options) as model, pytest.raises(ggfw.CacheFileError, match="was saved for"):
+            model.load_cache(path)
+    with load("llama", ctx=32) as model, pytest.raises(ggfw.errors.ContextLengthExceeded):
+        model.load_cache(path)
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "talk.cache"
+    path.write_text("old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with load("llama") as model:
+        ask(model, ids(50, 3))
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            model.save_cache(path, ids(50, 3))
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
