@@ -191,3 +191,15 @@ def test_deltas_of_reasoning_are_reasoning() -> None:
         kinds = [type(d) for d in got]
         assert kinds.index(TextDelta) > max(n for n, k in enumerate(kinds) if k is ReasoningDelta)
         assert kinds[-1] is ToolCallDelta
+
+
+def test_what_a_schema_cannot_express_is_refused_for_strict_tools_only() -> None:
+    odd = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    loose = [{"type": "function", "function": {"name": "f", "parameters": odd}}]
+    strict = [{"type": "function", "function": {"name": "f", "parameters": odd, "strict": True}}]
+    with model(F) as made:
+        assert made.chat_request(ASK, tools=loose, tool_choice="required").constraint is not None
+        assert made.chat_request(ASK, tools=loose).constraint is None
+        for choice in ("required", "auto"):
+            with pytest.raises(ggfw.InvalidRequest, match="uniqueItems"):
+                made.chat_request(ASK, tools=strict, tool_choice=choice)
