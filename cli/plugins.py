@@ -1,14 +1,15 @@
-"""``ggfw plugins list|show|check``."""
+"""``ggfw plugins list|show|check|new``."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ggfw.cli import terminal
+from ggfw.cli import plugin_new, terminal
 from ggfw.cli.settings import setting, verb
 from ggfw.descriptors import KINDS, Descriptor
 from ggfw.errors import PluginError
@@ -152,5 +153,18 @@ def _lines(results: list[dict[str, Any]]) -> list[list[str]]:
     return lines
 
 
-for _command in (list_verb, show_verb, check_verb):
+@verb("new")
+@click.argument("kind", type=click.Choice(list(plugin_new.SHORT)))
+@click.argument("name")
+@setting("--dir", "folder", default=".", help="Folder in which the package's own folder is made.")
+def new_verb(kind: str, name: str, folder: str) -> None:
+    """Write a package with one plugin of KIND, ready to be installed, that passes ``ggfw plugins check NAME``.
+
+    Overwrites nothing.
+    """
+    target = plugin_new.write(kind, name, Path(folder))
+    click.echo(f"{target}: pip install --no-build-isolation -e {target}; ggfw plugins check {name}")
+
+
+for _command in (list_verb, show_verb, check_verb, new_verb):
     plugins_verb.add_command(_command)
