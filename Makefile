@@ -1,6 +1,6 @@
 # `make` explains itself. Every target makes what it needs; the first use of any makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help run chat serve test test-all lint check bench peers bench-server coverage fuzz cross-build clean
+.PHONY: help run chat serve test test-all test-clients lint check bench peers bench-server coverage fuzz cross-build clean
 .NOTPARALLEL:
 
 ENVIRONMENT := sh .ci/environment.sh
@@ -33,6 +33,7 @@ help:
 	@echo '                  and ARGS="--any --flags")'
 	@echo 'make test         the tests that take minutes'
 	@echo 'make test-all     all tests, with real models'
+	@echo 'make test-clients tests with the clients of OpenAI, Ollama, Anthropic, LangChain, LiteLLM and llm'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make check        lint and test'
 	@echo 'make coverage     tests with line coverage'
@@ -55,6 +56,10 @@ test-all:
 	@$(ENVIRONMENT) test
 	@$(PY) -c 'import transformers' 2>/dev/null || $(PY) -m pip install -q 'transformers>=4.57'
 	@$(PYTEST) $(value ARGS)
+
+test-clients:
+	@$(ENVIRONMENT) test
+	@sh .ci/clients.sh $(value ARGS)
 
 lint:
 	@$(ENVIRONMENT) test
