@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 #: Upper bounds of the buckets of step times, in seconds; the last bucket has none.
@@ -149,11 +150,11 @@ class Meter:
         self.request_steps += n_segments
         self.step_sum += took
         self.python_seconds += python
-        _count(self.step_buckets, STEP_BOUNDS, took)
+        self.step_buckets[bisect_left(STEP_BOUNDS, took)] += 1
         if self._left is not None:
             gap = self._begin - self._left + python
             self.gap_sum += gap
-            _count(self.gap_buckets, GAP_BOUNDS, gap)
+            self.gap_buckets[bisect_left(GAP_BOUNDS, gap)] += 1
         self._left = now
         self._cpu = time.thread_time()
         return took
@@ -165,11 +166,3 @@ class Meter:
         """A snapshot of some buckets."""
         taken = tuple(buckets or [0] * (len(bounds) + 1))
         return Histogram(bounds, taken, total, sum(taken))
-
-
-def _count(buckets: list[int], bounds: tuple[float, ...], seconds: float) -> None:
-    for i, bound in enumerate(bounds):
-        if seconds <= bound:
-            buckets[i] += 1
-            return
-    buckets[-1] += 1

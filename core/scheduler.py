@@ -126,15 +126,17 @@ class Scheduler:
         reading: list[Running] = []
         work: list[Running] = []
         for one in self.running:
-            if not one.decoding:
+            if one.n_fed < len(one.feed):
                 reading.append(one)
             elif one.has_room:
                 work.append(one)
         segments = self._decode_segments(work, guess=not reading)
-        n_decode = sum(len(s.tokens) for s in segments)
+        n_decode = len(segments)
+        for segment in segments:
+            n_decode += segment.n_draft
         n_prompt = 0
         if reading:
-            outputs = self.max_outputs - sum(s.n_outputs for s in segments)
+            outputs = self.max_outputs - n_decode
             room = self.max_rows - n_decode
             if n_decode and self.chunkable:
                 room = min(room, self.times.rows(n_decode))
@@ -220,7 +222,7 @@ class Scheduler:
         """See that those who decode have room for a row each, preempting others where there is none."""
         for one in list(self.running):
             sequence = one.sequence
-            if sequence is None or not one.decoding:
+            if sequence is None or one.n_fed < len(one.feed):
                 continue
             one.has_room = True
             if sequence.n_positions % PAGE_SIZE:
@@ -230,14 +232,12 @@ class Scheduler:
                     sequence.reserve(1)
                     break
                 except OutOfPages:
-                    if (
-                        len(self.running) == 1
-                    ):  # something else than requests has the pages, and gives them back
+                    if len(self.running) == 1:  # something else has the pages, and gives them back
                         one.has_room = False
                         break
                     self._preempt(self._victim(self.running))
         oldest = self.running[0]
-        if not oldest.decoding:
+        if oldest.n_fed < len(oldest.feed):
             least = 1 if self.chunkable else len(oldest.feed)
             while len(self.running) > 1 and oldest.sequence is not None and oldest.sequence.room() < least:
                 self._preempt(self._victim(self.running[1:]))

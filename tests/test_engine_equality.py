@@ -157,19 +157,18 @@ def request(n: int, token: int = 65, **more: Any) -> Request:
 
 def test_the_newest_makes_way_and_nobody_sees_an_error() -> None:
     model, engine = scripted(6)
-    ends: list[int] = []
+    victims, preempt = [], engine.scheduler._preempt
+
+    def noting(work: Any) -> None:
+        victims.append(handles.index(work.handle))
+        preempt(work)
+
+    engine.scheduler._preempt = noting  # type: ignore[method-assign]
+    model.executor.gate = threading.Event()
     handles = [engine.submit(request(20, 65 + n, max_tokens=100)) for n in range(3)]
-    threads = [
-        threading.Thread(target=lambda n=n, h=h: (h.result(10), ends.append(n)))
-        for n, h in enumerate(handles)
-    ]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert ends[0] == 0, "the oldest is done first"
-    assert all(h.result().text == "x" * 100 for h in handles)
-    assert engine.metrics().preemptions >= 1
+    model.executor.gate.set()
+    assert all(h.result(10).text == "x" * 100 for h in handles)
+    assert victims[0] == 2 and engine.metrics().preemptions == len(victims)
     assert model.cache.n_pages_used() == 0
     engine.close()
 

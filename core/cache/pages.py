@@ -165,9 +165,12 @@ class Sequence:
             OutOfPages: a pool has too few free pages; nothing is changed then.
         """
         need = -(-(self.n_positions + n_rows) // PAGE_SIZE)
-        missing = [need - len(table) for table in self.tables]
-        if all(m <= 0 for m in missing):
+        for table in self.tables:
+            if len(table) < need:
+                break
+        else:
             return
+        missing = [need - len(table) for table in self.tables]
         self.cache.make_room(missing)
         for pool, table, m in zip(self.cache.pools, self.tables, missing, strict=True):
             table.extend(pool.take(max(m, 0)))
@@ -265,6 +268,7 @@ class Cache:
         n_ring: states of one slot, at least 2; two more than the drafts that may be verified in one step.
 
     Attributes:
+        windowed: whether a pool has a window.
         reclaim: called with a number of pages per pool that should become free, where something keeps pages that no
             sequence refers to; it frees what it can.
     """
@@ -275,6 +279,7 @@ class Cache:
         n_pages = -(-n_positions // PAGE_SIZE)
         self.pools = [PagePool(spec, n_pages) for spec in specs]
         self.reclaim: Callable[[SequenceABC[int]], None] | None = None
+        self.windowed = any(spec.window for spec in specs)
         self._slots = list(range(n_slots - 1, -1, -1))
         self.n_slots = n_slots
         self.n_ring = n_ring

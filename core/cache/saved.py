@@ -61,8 +61,8 @@ class SavedPrefix:
                     MAGIC,
                     len(header).to_bytes(8, "little"),
                     header,
-                    *(p.data for p in self.pages),
-                    self.state.data,
+                    *(p.tobytes() for p in self.pages),
+                    self.state.tobytes(),
                 )
                 for part in parts:
                     digest.update(part)
