@@ -1,7 +1,7 @@
 """``ggfw plugins new``: a package of one plugin, ready to be installed, that passes ``ggfw plugins check``.
 
-The files come from ``cli/plugin_templates/KIND``; all kinds share those of ``common``. Words between two ``@`` are filled
-in (see :func:`files`).
+The files come from ``cli/plugin_templates/KIND``; all kinds share those of ``common``. Words between two ``@``
+are filled in (see :func:`files`).
 """
 
 from __future__ import annotations

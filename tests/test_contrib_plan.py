@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def test_the_plans_are_equal_step_by_step(fmt: str | None) -> None:
     registry = registry_with(ArchitectureSpec(name="outsider", gguf_names=("outsider",), load=Outsider))
     found = {}
     for name, plugins in (("llama", default_registry()), ("outsider", registry)):
-        with LoadedModel.load(tiny_gguf(name, fmt=fmt), registry=plugins, threads=1) as model:
+        with closing(LoadedModel.load(tiny_gguf(name, fmt=fmt), registry=plugins, threads=1)) as model:
             plan = model.executor.plan
             found[name] = (steps(plan), plan.arena_bytes)
     (ours, our_bytes), (theirs, their_bytes) = found["llama"], found["outsider"]

@@ -60,3 +60,25 @@ def test_the_page_s_architecture_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         with Model(LoadedModel.load(data, registry=registry, backend=backend)) as model:
             tokens.append(model.generate("hello", max_tokens=8, temperature=0).token_ids)
     assert len(tokens[0]) == 8 and tokens[0] == tokens[1]
+
+
+def test_the_page_s_tables_are_those_of_the_code() -> None:
+    import subprocess
+
+    said = subprocess.run(
+        [sys.executable, str(ROOT / ".ci" / "plugin_tables.py"), "--check"], capture_output=True, text=True
+    )
+    assert said.returncode == 0, said.stderr
+
+
+def test_the_page_names_every_hook_and_every_contributed_package() -> None:
+    from ggfw.descriptors import KINDS
+
+    text = PAGE.read_text("utf-8")
+    assert all(f"ggfw_register_{kind}() -> Iterable[{cls.__name__}]" in text for kind, cls in KINDS.items())
+    packages = [
+        p.parent.name
+        for p in (ROOT / "contrib").glob("*/pyproject.toml")
+        if "entry-points.ggfw" in p.read_text()
+    ]
+    assert packages and all(name in text for name in packages)
