@@ -33,6 +33,8 @@ class Capabilities:
     def _ask(self, messages: list[Message], **variables: Any) -> str:
         if self.typed_content:
             messages = [typed(m) for m in messages]
+        if self.needs_functions:
+            variables = {"functions": "[]", "datetime": "today", **variables}
         return self.probe(messages, **variables) or ""
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -67,11 +69,18 @@ class Capabilities:
 
     @cached_property
     def tools_variable(self) -> str | None:
-        """The variable in which it looks for tool definitions: ``tools`` or ``xml_tools``; None: it has none."""
+        """The variable in which it looks for tool definitions: ``tools``, ``xml_tools`` or ``functions``."""
+        if self.needs_functions:
+            return "functions"
         for name in ("tools", "xml_tools"):
             if "probe_d81" in self._ask([_HI], **{name: [_tool("probe_d81")]}):
                 return name
         return None
+
+    @cached_property
+    def needs_functions(self) -> bool:
+        """Whether it fails without the variables ``functions`` (JSON text of the definitions) and ``datetime``."""
+        return self.probe([_HI]) is None and self.probe([_HI], functions="[]", datetime="today") is not None
 
     @cached_property
     def needs_tools(self) -> bool:

@@ -24,7 +24,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ggfw.chat import limits
-from ggfw.chat.tracked import GivenList, Tracked, is_foreign, join, plain, to_plain
+from ggfw.chat.tracked import GivenList, Tracked, is_foreign, join, marks_of, plain, to_plain
 
 
 class Refusal(TemplateError):
@@ -211,13 +211,43 @@ def _replace_filter(value: Any, old: str, new: str, count: int | None = None) ->
     return out if isinstance(out, Tracked) and 1 in out._marks else plain(out)
 
 
+class Safe(Tracked):
+    """What the filter ``safe`` makes of the template's own text: HTML, to which other text is added escaped.
+
+    Prompts are no HTML, but a template that says ``safe`` gets what the reference library, or rather Jinja, does with
+    it. Text that was given to the template, and text in front, stay as they are: escaping them could only do harm.
+    """
+
+    __slots__ = ()
+
+    def __add__(self, other: Any) -> Any:
+        if not isinstance(other, str):
+            return NotImplemented
+        text = join((self, _escaped(other)))
+        return Safe(text, marks_of(text))
+
+
+def _safe(value: Any) -> str:
+    text = shown(value)
+    return text if isinstance(text, Tracked) else Safe(text, bytes(len(text)))
+
+
+def _escaped(text: str) -> str:
+    if isinstance(text, Safe):
+        return text
+    text = text if isinstance(text, Tracked) else Tracked(text, bytes(len(text)))
+    for char, escape in (("&", "&amp;"), (">", "&gt;"), ("<", "&lt;"), ("'", "&#39;"), ('"', "&#34;")):
+        text = text.replace(char, escape) if char in text else text
+    return text
+
+
 #: Filters of our own: they replace Jinja's.
 FILTERS: dict[str, Callable[..., Any]] = {
     "tojson": tojson,
     "join": _join_filter,
     "replace": _replace_filter,
     "string": shown,
-    "safe": shown,
+    "safe": _safe,
     "from_json": lambda text: json.loads(plain(text)),
 }
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import ChainMap
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -150,7 +152,12 @@ class ChatTemplate:
             message["role"] = original["role"]  # one of four known words
         given = {k: track(v) for k, v in variables.items()}
         given["tools"] = track([]) if self.capabilities.needs_tools else None
-        if tools:
+        if self.capabilities.needs_functions:
+            given.setdefault(
+                "functions", Tracked(json.dumps(list(tools or ()), indent=4, ensure_ascii=False))
+            )
+            given.setdefault("datetime", datetime.now().strftime("%B %d %Y %H:%M:%S"))
+        elif tools:
             given[self.capabilities.tools_variable or "tools"] = track(list(tools))
         return self._render(messages=shaped, add_generation_prompt=add_generation_prompt, **given)
 
@@ -261,8 +268,6 @@ def fold_system(messages: list[Message]) -> list[Message]:
 
 
 def _string_arguments(message: Message) -> Message:
-    import json
-
     if "tool_calls" not in message:
         return message
     calls = []
