@@ -177,7 +177,7 @@ def sample():
     @contextmanager
     def serving():
         with HTTPServer(("127.0.0.1", 0), Handler) as server:
-            Thread(target=server.serve_forever, daemon=True).start()
+            Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
             digest = hashlib.sha256(content).hexdigest()
             yield f"http://127.0.0.1:{server.server_port}/some/tiny.gguf#sha256={digest}&max=1M"
             server.shutdown()

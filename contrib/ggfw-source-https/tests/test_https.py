@@ -36,7 +36,7 @@ def server() -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *args: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
-        Thread(target=made.serve_forever, daemon=True).start()
+        Thread(target=made.serve_forever, args=(0.01,), daemon=True).start()
         yield f"//127.0.0.1:{made.server_port}", ranges
         made.shutdown()
 
