@@ -25,10 +25,16 @@ from ggfw.result import Result
 from ggfw.sampling import Params
 
 
-def small(name: str, n_pages: int, n_parallel: int = 6, **options: Any) -> Model:
+def small(name: str | Path, n_pages: int, n_parallel: int = 6, **options: Any) -> Model:
     """A model whose cache has room for so many pages only, all sequences together."""
     model = ggfw.load(
-        DATA / f"{name}.gguf", threads=1, ctx=512, n_parallel=n_parallel, ubatch=64, max_queue=1000, **options
+        DATA / f"{name}.gguf" if isinstance(name, str) else name,
+        threads=1,
+        ctx=512,
+        n_parallel=n_parallel,
+        ubatch=64,
+        max_queue=1000,
+        **options,
     )
     for pool in model.loaded.cache.pools:
         pool.n_pages = n_pages
@@ -65,7 +71,7 @@ def facts(result: Result) -> tuple[Any, ...]:
     return result.token_ids, result.text, tuple(result.logprobs or ())
 
 
-def compare(name: str, n: int, rounds: int, **options: Any) -> EngineMetrics:
+def compare(name: str | Path, n: int, rounds: int, **options: Any) -> EngineMetrics:
     work = jobs(n, seed=n)
     with small(name, 14, **options) as model:
         alone = [facts(submit(model, job, cache=False).result(60)) for job in work]
@@ -101,6 +107,12 @@ def test_alone_and_together_cold_and_warm(name: str) -> None:
 @pytest.mark.parametrize("name", [*PLAIN, *RECURRENT, "qwen3", "mixtral", "falcon-h1", "phi3-long"])
 def test_two_hundred_alone_and_together(name: str) -> None:
     compare(name, 200, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["smollm2_path", "gemma3_path"])
+def test_quantised_files_with_one_arithmetic(which: str, request: pytest.FixtureRequest) -> None:
+    assert compare(request.getfixturevalue(which), 24, 1, deterministic=True).preemptions > 0
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma3", "qwen35"])
