@@ -21,7 +21,8 @@ openapi = Blueprint("openapi")
 TAGS = {
     "service": "Service",
     "native": "ggfw",
-    "llama": "llama-server",
+    "llama-server": "llama-server",
+    "llama-tools": "llama-server",
     "ollama": "Ollama",
     "anthropic": "Anthropic",
     "openai": "OpenAI",
@@ -111,7 +112,7 @@ def _operation(blueprint: str, one: Endpoint, schemas: dict[str, Any]) -> dict[s
     out: dict[str, Any] = {
         "operationId": f"{one.method.lower()}_{re.sub(r'[^a-z0-9]+', '_', one.path.lower()).strip('_') or 'root'}",
         "summary": one.summary,
-        "tags": [TAGS.get(blueprint.partition("-")[0], blueprint)],
+        "tags": [TAGS.get(blueprint) or TAGS.get(blueprint.partition("-")[0], blueprint)],
         "responses": {
             "200": {"description": "the answer"},
             "4XX": {
