@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePath
 
 import pytest
 from served import Served
 
-from ggfw.server.page import TYPES
+from ggfw.server.page import KINDS, NAMES
 
 
 @pytest.fixture(scope="module")
@@ -26,25 +27,53 @@ def test_browsers_get_the_page_and_others_one_line(served: Served) -> None:
 
 
 def test_every_file_is_there_under_a_strict_policy(served: Served) -> None:
-    for name, kind in TYPES.items():
+    assert {"index.html", "style.css", "app.js", "icon.svg"} <= NAMES
+    for name in NAMES:
         file = served.http.get(f"/ui/{name}")
-        assert file.status_code == 200 and file.headers["content-type"] == kind
+        assert file.status_code == 200 and file.headers["content-type"] == KINDS[PurePath(name).suffix]
         policy = file.headers["content-security-policy"]
         assert (
             "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
         )
+        assert "script-src 'self'" in policy and "require-trusted-types-for 'script'" in policy
         assert file.headers["x-frame-options"] == "DENY"
+        assert file.headers["x-content-type-options"] == "nosniff"
+        assert file.headers["referrer-policy"] == "no-referrer"
     for name in ("..%2f__init__.py", "__init__.py", "nothing.js"):
         assert served.http.get(f"/ui/{name}").status_code == 404
 
 
 def test_the_page_asks_nobody_else_and_needs_no_inline_code(served: Served) -> None:
-    for name in TYPES:
+    for name in NAMES:
         text = served.http.get(f"/ui/{name}").text
         assert not re.search(r"(src|href|from|fetch\()\s*=?\s*[\"'`]?(https?:)?//", text), name
-        assert "innerHTML" not in text and "insertAdjacentHTML" not in text and "eval(" not in text
+        for markup in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "DOMParser",
+        ):
+            assert markup not in text, name
     page = served.http.get("/chat").text
     assert not re.search(r"\son\w+=|style=|<script>|<style>", page)
+
+
+def test_a_browser_that_has_a_file_gets_it_no_second_time(served: Served) -> None:
+    tag = served.http.get("/ui/app.js").headers["etag"]
+    again = served.http.get("/ui/app.js", headers={"If-None-Match": tag})
+    assert again.status_code == 304 and not again.content
+    assert served.http.get("/ui/app.js", headers={"If-None-Match": '"other"'}).status_code == 200
+
+
+def test_every_module_that_is_imported_is_there(served: Served) -> None:
+    for name in NAMES:
+        text = served.http.get(f"/ui/{name}").text
+        for other in re.findall(r"from \"\./([^\"]+)\"", text):
+            assert other in NAMES, f"{name} imports {other}"
+    page = served.http.get("/chat").text
+    assert set(re.findall(r"\"ui/([^\"]+)\"", page)) <= NAMES
 
 
 def test_no_page_without_ui() -> None:

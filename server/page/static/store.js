@@ -1,42 +1,82 @@
-// Conversations and settings, kept in this browser only.
+// What this browser keeps: conversations, one entry each, and settings. Nothing goes anywhere else.
 
-const KEY = "ggfw.conversations", SETTINGS = "ggfw.settings";
+import { checked, isEmpty } from "./conversation.js";
 
-function read(key, fallback) {
+const PREFIX = "ggfw.conversation.", SETTINGS = "ggfw.settings", LAST = "ggfw.last";
+
+function read(key) {
   try {
-    return JSON.parse(localStorage.getItem(key)) ?? fallback;
+    return JSON.parse(localStorage.getItem(key));
   } catch {
-    return fallback;
+    return null;
   }
 }
 
+/** Whether it was kept: storage may be full or forbidden. */
 function write(key, value) {
   try {
     localStorage.setItem(key, JSON.stringify(value));
     return true;
   } catch {
-    return false; // full, or forbidden: the page goes on without
+    return false;
   }
 }
 
-export const conversations = read(KEY, []);
-export const settings = read(SETTINGS, {});
-
-export const saveSettings = () => write(SETTINGS, settings);
-
-/** Keep the conversations; the oldest go when the browser's room is used up. */
-export function save() {
-  while (!write(KEY, conversations) && conversations.length > 1) conversations.pop();
+function stored() {
+  try {
+    return Object.keys(localStorage).filter((key) => key.startsWith(PREFIX));
+  } catch {
+    return [];
+  }
 }
 
-/** Begin a conversation; it comes first in the list. */
-export function begin() {
-  const made = { id: crypto.randomUUID?.() ?? String(Math.random()), title: "", messages: [] };
-  conversations.unshift(made);
-  return made;
+const found = read(SETTINGS);
+export const settings = found !== null && typeof found === "object" && !Array.isArray(found) ? found : {};
+export const saveSettings = () => write(SETTINGS, settings);
+
+/** All conversations by id. */
+export const conversations = new Map(
+  stored().map((key) => checked(read(key))).filter(Boolean).map((conversation) => [conversation.id, conversation]),
+);
+
+/** Pinned ones first, then the newest. */
+export const sorted = () =>
+  [...conversations.values()].sort((a, b) => Number(b.pinned) - Number(a.pinned) || b.updated - a.updated);
+
+/** Keep a conversation; false if the browser has no room for it. Empty ones are not kept. */
+export function save(conversation) {
+  conversations.set(conversation.id, conversation);
+  return isEmpty(conversation) || write(PREFIX + conversation.id, conversation);
 }
 
 export function remove(conversation) {
-  conversations.splice(conversations.indexOf(conversation), 1);
-  save();
+  conversations.delete(conversation.id);
+  try {
+    localStorage.removeItem(PREFIX + conversation.id);
+  } catch {
+    // Storage is forbidden, so nothing was kept either.
+  }
+}
+
+export const last = () => conversations.get(read(LAST));
+export const rememberLast = (conversation) => write(LAST, conversation.id);
+
+/** Call `changed(id)` when another tab of this browser has saved or removed a conversation. */
+export function onOthers(changed) {
+  addEventListener("storage", ({ key, newValue }) => {
+    if (!key?.startsWith(PREFIX)) return;
+    const id = key.slice(PREFIX.length);
+    const conversation = newValue === null ? null : checked(read(key));
+    if (conversation) conversations.set(id, conversation);
+    else conversations.delete(id);
+    changed(id);
+  });
+}
+
+/** Take conversations from a file's JSON: one of them, or {conversations: [...]}. Gives those that were taken. */
+export function take(data) {
+  const list = Array.isArray(data?.conversations) ? data.conversations : [data];
+  const taken = list.map(checked).filter(Boolean);
+  taken.forEach(save);
+  return taken;
 }

@@ -1,0 +1,46 @@
+// The model picker and the meter that shows how much of its context is used.
+
+import * as api from "./api.js";
+import { byId } from "./dom.js";
+import { settings } from "./store.js";
+
+let known = [];
+
+const size = (bytes) => (bytes >= 1e9 ? `${(bytes / 1e9).toFixed(1)} GB` : `${Math.round(bytes / 1e6)} MB`);
+
+function describe(model) {
+  const facts = [model.quant, model.bytes ? size(model.bytes) : null,
+    model.state === "loading" ? "loading" : model.loaded ? null : "not loaded"].filter(Boolean);
+  return facts.length ? `${model.id} (${facts.join(", ")})` : model.id;
+}
+
+/** Ask the server for its models and fill the picker. */
+export async function refresh(key, wanted) {
+  known = await api.models(key);
+  const picker = byId("model"), before = wanted || picker.value;
+  picker.replaceChildren(...known.map((model) => new Option(describe(model), model.id)));
+  choose(before);
+}
+
+/** Pick a model if it is there; else the last one used, else the server's default. */
+export function choose(id) {
+  const pick = [id, settings.model].find((one) => known.some((model) => model.id === one)) ?? known[0]?.id;
+  if (pick !== undefined) byId("model").value = pick;
+}
+
+export const chosen = () => byId("model").value;
+export const chosenModel = () => known.find((model) => model.id === chosen());
+
+/** Show how many tokens of the model's context a conversation takes. */
+export function drawMeter(tokens) {
+  const limit = chosenModel()?.context;
+  byId("context").hidden = !tokens || !limit;
+  if (!tokens || !limit) return;
+  const meter = byId("context-meter");
+  meter.max = limit;
+  meter.high = limit * 0.8;
+  meter.optimum = 0;
+  meter.value = tokens;
+  byId("context-text").textContent = `${tokens.toLocaleString()} / ${limit.toLocaleString()}`;
+  byId("context").title = `${tokens.toLocaleString()} of ${limit.toLocaleString()} tokens of the context are used`;
+}
