@@ -3,11 +3,13 @@
 :func:`check` applies all rules of a descriptor's kind and returns what each found. ``check_architecture`` and its six
 siblings raise ``AssertionError`` with one sentence per broken rule, and return nothing when all is well.
 :func:`tiny_gguf` makes the files they run on, :func:`registry_with` a registry that holds what is not installed.
+:class:`ScriptedModel` is a model that says what a test wants (:mod:`ggfw.testing.scripted`).
 """
 
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from ggfw.descriptors import (
     ArchitectureSpec,
@@ -22,8 +24,12 @@ from ggfw.descriptors import (
 from ggfw.testing.checks import Checks, Finding, failures
 from ggfw.testing.tiny import registry_with, tiny_gguf
 
+if TYPE_CHECKING:
+    from ggfw.testing.scripted import ScriptedModel
+
 __all__ = [
     "Finding",
+    "ScriptedModel",
     "check",
     "check_architecture",
     "check_chat_dialect",
@@ -36,6 +42,14 @@ __all__ = [
     "registry_with",
     "tiny_gguf",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ScriptedModel":  # it brings the engine along, which the checks of a descriptor need not load
+        from ggfw.testing.scripted import ScriptedModel
+
+        return ScriptedModel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @cache
