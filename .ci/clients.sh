@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
-python=$PWD/.venv/bin/python
+python=${GGFW_SERVER_PYTHON:-$PWD/.venv/bin/python}
 clients=$PWD/.venv-clients
 packages=$("$python" - <<'END'
 try:

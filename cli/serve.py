@@ -19,6 +19,7 @@ from ggfw.errors import InvalidRequest
 if TYPE_CHECKING:
     from ggfw import Model
     from ggfw.server.pool import Pool
+    from ggfw.server.store import Store
 
 __all__ = ["serve_verb"]
 
@@ -84,8 +85,10 @@ def serve_verb(model: str | None, **options: Any) -> None:
         with load_model(path, loading, **more) as loaded:
             from ggfw.server.app import create_app, serve
 
+            pool = _pool(loaded, path, loading | more, options)
             app = create_app(
-                pool=_pool(loaded, path, loading | more, options),
+                pool=pool,
+                store=_store(pool, loading | more, options),
                 defaults=defaults,
                 api_keys=_keys(options["api_keys"], options["api_key_file"]) or None,
                 cors=options["cors"] or None,
@@ -121,6 +124,18 @@ def _pool(loaded: Model, path: Path, loading: dict[str, Any], options: dict[str,
             )
         )
     return pool
+
+
+def _store(pool: Pool, loading: dict[str, Any], options: dict[str, Any]) -> Store:
+    """The folder that models fetched and made over HTTP go to."""
+    import ggfw
+    from ggfw.cli.folders import download_folder
+    from ggfw.server.store import Store
+
+    store = Store(download_folder(options["models_dir"]), pool, lambda path: ggfw.load(path, **loading))
+    for warning in store.warnings:
+        terminal.say(f"ggfw: {warning}")
+    return store
 
 
 def _keys(given: tuple[str, ...], path: str | None) -> list[str]:

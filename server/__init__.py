@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ggfw.server.app import blueprints, create_app, serve
+from ggfw.server.app import blueprints, create_app, mount, serve
 
-__all__ = ["blueprints", "create_app", "serve"]
+__all__ = ["blueprints", "create_app", "mount", "serve"]

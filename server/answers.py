@@ -141,7 +141,14 @@ class Answers:
     def _finished(self, index: int, result: Result) -> Result:
         if index not in self._reported:
             self._reported.add(index)
-            self._state.finished(self._request, self.id, result, streaming=self._streaming)
+            ids = self.requests[index].prompt
+            self._state.finished(
+                self._request,
+                self.id,
+                result,
+                streaming=self._streaming,
+                prompt=lambda: self.model.detokenize(ids, special=True),
+            )
         return result
 
     def _failed(self, index: int, error: BaseException) -> None:
@@ -220,15 +227,18 @@ async def answering(
     if state.ending:
         raise NotReady("the server is being stopped")
     async with contextlib.AsyncExitStack() as stack:
-        if lease is None:
-            lease = await stack.enter_async_context(state.pool.lease(name, keep_alive=keep_alive))
-        preset = lease.entry.preset
+        held: Lease
+        if lease is not None:
+            held = lease
+        else:
+            held = await stack.enter_async_context(state.pool.lease(name, keep_alive=keep_alive))
+        preset = held.entry.preset
         if isinstance(wanted, Generation):
             wanted = with_preset(wanted, preset)
         else:
             wanted = [with_preset(one, preset) for one in wanted]
-        choices = await _submitted(lease.model, state, wanted, id)
-        answers = Answers(request, lease, choices, streaming)
+        choices = await _submitted(held.model, state, wanted, id)
+        answers = Answers(request, held, choices, streaming)
         try:
             yield answers
         except asyncio.CancelledError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +23,8 @@ RESPONSE_TIMEOUT = 24 * 3600
 REQUEST_TIMEOUT = 120
 #: Seconds that running answers get to finish when the server is stopped.
 GRACE = 30.0
+#: Seconds between two looks at which models may be unloaded.
+EXPIRY = 5.0
 #: Bytes a body may have. Files are sent as streams and have no limit.
 MAX_BODY = 64 << 20
 
@@ -105,9 +108,7 @@ def create_app(
     if ui:
         app.blueprint(page.page)
 
-    @app.before_server_stop
-    async def _ending(app: Sanic) -> None:
-        app.ctx.ggfw.ending = True
+    _watch(app)
 
     if own_pool:
 
@@ -118,10 +119,62 @@ def create_app(
     return app
 
 
-def blueprints(url_prefix: str = "") -> list[Blueprint]:
-    """The API families, one blueprint each, to mount in a host's own Sanic application.
+def _watch(app: Sanic) -> None:
+    """Unload models whose time is over, and take no new work while the server is being stopped."""
 
-    The host sets ``app.ctx.ggfw`` to a :class:`ggfw.server.state.State` and may call ``ggfw.server.errors.install``.
+    async def expire() -> None:
+        while True:
+            await asyncio.sleep(EXPIRY)
+            app.ctx.ggfw.pool.expire()
+
+    @app.after_server_start
+    async def _begin(app: Sanic) -> None:
+        app.ctx.ggfw_expiry = asyncio.ensure_future(expire())
+
+    @app.before_server_stop
+    async def _ending(app: Sanic) -> None:
+        app.ctx.ggfw.ending = True
+        app.ctx.ggfw_expiry.cancel()
+
+
+def mount(
+    app: Sanic,
+    model: Any = None,
+    *,
+    url_prefix: str = "",
+    pool: Pool | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    api_keys: gate.Keys = None,
+    cors: gate.Origins = None,
+    skills: Any = None,
+    log: Any = None,
+) -> None:
+    """Serve a model in a host's own application. Its other routes, errors and middleware stay as they are.
+
+    Args:
+        app: the host's, before it starts. Answers may take long: see that its ``RESPONSE_TIMEOUT`` allows for that.
+        model: a :class:`ggfw.Model`; or give a ``pool``. The host closes either.
+        url_prefix: put in front of all paths, e.g. ``/llm``.
+        defaults, api_keys, cors, skills, log: see :func:`create_app`.
+    """
+    if pool is None:
+        pool = Pool()
+        pool.add_model(model if isinstance(model, Model) else Model(model))
+    app.ctx.ggfw = State(
+        pool,
+        defaults=dict(defaults or {}),
+        log=as_log(log),
+        skills=None if skills is None else Skills.of(skills),
+    )
+    for blueprint in blueprints(url_prefix):
+        errors.install(blueprint)
+        gate.install(blueprint, keys=api_keys, origins=cors)
+        app.blueprint(blueprint)
+    _watch(app)
+
+
+def blueprints(url_prefix: str = "") -> list[Blueprint]:
+    """The API families, one blueprint each; :func:`mount` adds them to an application with all they need.
 
     Args:
         url_prefix: put in front of all paths.

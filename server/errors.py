@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pydantic
-from sanic import Request, Sanic
+from sanic import Blueprint, Request, Sanic
 from sanic.exceptions import MethodNotAllowed, NotFound, SanicException
 from sanic.response import HTTPResponse, json
 
@@ -200,8 +200,8 @@ def _is_field(name: str) -> bool:
     return name.isidentifier() and name not in ("str", "int", "float", "bool", "dict", "list", "none")
 
 
-def install(app: Sanic) -> None:
-    """Answer every error of ``app`` in the shape of the family that was asked."""
+def install(app: Sanic | Blueprint) -> None:
+    """Answer every error of ``app`` (or of one blueprint) in the shape of the family that was asked."""
 
     async def handle(request: Request, error: Exception) -> HTTPResponse:
         if isinstance(error, MethodNotAllowed):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 
 from ggfw.errors import InvalidRequest
 from ggfw.request import plugin_parameters
@@ -14,6 +14,59 @@ from ggfw.request import plugin_parameters
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Unsigned = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+_PARTS = {
+    "type": "array",
+    "items": {"type": "object", "required": ["type"], "properties": {"type": {"type": "string"}}},
+}
+
+#: A conversation. Its messages are checked where all families' are; this tells readers of the document what they are.
+Messages = Annotated[
+    list[Any],
+    WithJsonSchema(
+        {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["role", "content"],
+                "properties": {
+                    "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+                    "content": {"anyOf": [{"type": "string"}, _PARTS]},
+                    "tool_call_id": {"type": "string"},
+                    "tool_calls": {"type": "array", "items": {"type": "object"}},
+                },
+            },
+        }
+    ),
+]
+
+#: Tools in OpenAI's form.
+ToolList = Annotated[
+    list[Any],
+    WithJsonSchema(
+        {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["type", "function"],
+                "properties": {
+                    "type": {"const": "function"},
+                    "function": {
+                        "type": "object",
+                        "required": ["name"],
+                        "properties": {
+                            "name": {"type": "string", "minLength": 1},
+                            "description": {"type": "string"},
+                            "parameters": {"type": "object"},
+                            "strict": {"type": "boolean"},
+                        },
+                    },
+                },
+            },
+        }
+    ),
+]
 
 
 class Body(BaseModel):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from sanic import Request, Sanic
+from sanic import Blueprint, Request, Sanic
 from sanic.response import HTTPResponse, empty, json
 
 from ggfw.server.errors import Forbidden, Unauthorized, body_of, family_of, problem_of
@@ -27,8 +27,8 @@ METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
 HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id"
 
 
-def install(app: Sanic, *, keys: Keys = None, origins: Origins = None) -> None:
-    """Check every request of ``app`` before its handler, and put our headers on every response.
+def install(app: Sanic | Blueprint, *, keys: Keys = None, origins: Origins = None) -> None:
+    """Check every request of ``app`` (or of one blueprint) before its handler, and put our headers on every response.
 
     Args:
         keys: one or several; None: no key is needed.

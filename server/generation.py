@@ -16,8 +16,6 @@ from ggfw.server.state import State
 if TYPE_CHECKING:
     from ggfw.chat.skill_handle import SkillHandle
 
-    AnyHandle = Handle | SkillHandle
-
 #: Choices one request may ask for.
 MAX_CHOICES = 128
 
@@ -66,7 +64,7 @@ class Choice:
     """
 
     request: Request
-    handle: AnyHandle
+    handle: Handle | SkillHandle
 
 
 def with_system(messages: Sequence[Any], system: str | None) -> Sequence[Any]:

@@ -58,8 +58,14 @@ class State:
         if self.log is not None:
             self.log(event, fields)
 
-    def finished(self, request: Request, model: str, result: Result, *, streaming: bool) -> None:
-        """One line per answer, and its figures to the metrics."""
+    def finished(
+        self, request: Request, model: str, result: Result, *, streaming: bool, prompt: Callable[[], str]
+    ) -> None:
+        """One line per answer, and its figures to the metrics.
+
+        Args:
+            prompt: gives the prompt's text, for servers that are told to log it.
+        """
         t, used = result.timings, result.usage
         self.metrics.answer(model, result)
         if self.log is None:
@@ -82,6 +88,7 @@ class State:
                 "tokens_per_second": round(t.decode_per_second, 2),
                 "finish_reason": result.finish_reason,
                 "status": 200,
+                **({"prompt": prompt(), "answer": result.text} if self.log_prompts else {}),
             },
         )
 

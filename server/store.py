@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ggfw.errors import InvalidRequest, ModelNotFound
+from ggfw.errors import GgfwError, InvalidRequest, ModelNotFound
 from ggfw.library import Model
 from ggfw.server.errors import Conflict, Forbidden
 from ggfw.server.pool import Entry, Pool
@@ -40,8 +40,13 @@ class Store:
         self.folder = folder
         self.pool = pool
         self._load = load
+        #: One sentence for each derived model that is not there any more, because what it was made from is gone.
+        self.warnings: list[str] = []
         for path in sorted((folder / "derived").glob("*.json")):
-            self._derived(json.loads(path.read_text(encoding="utf-8")))
+            try:
+                self._derived(json.loads(path.read_text(encoding="utf-8")))
+            except (GgfwError, OSError, ValueError, KeyError) as error:
+                self.warnings.append(f"{path} is left out: {error}")
 
     # -- files ----------------------------------------------------------------------------------------------------
 
@@ -142,6 +147,7 @@ class Store:
             if not path.is_file():
                 raise ModelNotFound(f"there is no blob {digest}; send it to /api/blobs first")
             base = self.add_file(path)
+            facts = {**facts, "blob": digest}
         else:
             raise InvalidRequest("from must name a model, or files hold exactly one GGUF file", "from")
         preset = {**facts, "name": name, "from": base.id}
@@ -178,7 +184,10 @@ class Store:
 
     def _derived(self, preset: dict[str, Any]) -> Entry:
         name = preset["name"]
-        base = self.pool.find(preset["from"])
+        if "blob" in preset:
+            base = self.add_file(self.blob(preset["blob"]))
+        else:
+            base = self.pool.find(preset["from"])
         self.pool.entries.pop(name, None)
         return self.pool.add(Entry(name, base.load, base=base, preset=preset))
 

@@ -402,6 +402,10 @@ def test_create_copy_and_delete(tmp_path: Path) -> None:
             assert response.status_code in (400, 409), name
     again = Pooled(tmp_path)  # what was made is there after a restart
     assert "sailor" in again.pool.entries
+    empty = Pool()
+    assert (
+        "sailor" not in empty.entries and len(Store(tmp_path, empty, lambda path: again.load()).warnings) == 1
+    )
 
 
 def test_blobs(tmp_path: Path) -> None:
@@ -414,8 +418,12 @@ def test_blobs(tmp_path: Path) -> None:
         assert server.http.post(f"/api/blobs/{digest}", content=data).status_code == 201
         assert server.http.head(f"/api/blobs/{digest}").status_code == 200
         assert server.http.post("/api/blobs/nonsense", content=data).status_code == 400
+        made = server.http.post("/api/create", json={"model": "up", "files": {"a.gguf": digest}})
+        assert made.text.endswith('{"status":"success"}\n')
+        assert server.http.post("/api/chat", json={"model": "up", "messages": HI}).status_code == 200
         missing = {"model": "x", "files": {"a.gguf": f"sha256:{'1' * 64}"}}
         assert server.http.post("/api/create", json=missing).status_code == 404
+    assert "up" in Pooled(tmp_path).pool.entries
 
 
 def test_pull_tells_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

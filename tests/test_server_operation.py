@@ -340,3 +340,52 @@ def test_running_answers_finish_when_the_server_is_stopped() -> None:
         assert (out, child.returncode) == ("ended\n", 0)
     finally:
         child.kill()
+
+
+# -- inside a host's own application ---------------------------------------------------------------
+
+
+def test_mounted_in_a_hosts_application() -> None:
+    from fake_model import FakeModel
+    from live_server import LiveServer
+    from sanic import Sanic
+    from sanic.response import text
+
+    from ggfw.library import Model
+    from ggfw.server import mount
+
+    host = Sanic("host-of-a-model", configure_logging=False)
+    host.config.TOUCHUP = False
+
+    @host.get("/own")
+    async def own(request: Any) -> Any:
+        return text("mine")
+
+    @host.get("/broken")
+    async def broken(request: Any) -> Any:
+        raise RuntimeError("the host's own")
+
+    with Model(FakeModel("hello")) as model:  # type: ignore[arg-type]
+        mount(host, model, url_prefix="/llm", api_keys="k")
+        with LiveServer(host) as live, httpx.Client(base_url=live.url, timeout=20) as http:
+            assert http.get("/own").text == "mine"
+            assert "x-request-id" not in http.get("/own").headers
+            assert "error" not in http.get("/broken").text[:20]
+            body = {"messages": HI, "temperature": 0}
+            refused = http.post("/llm/v1/chat/completions", json=body)
+            assert refused.status_code == 401 and refused.json()["error"]["code"] == "invalid_api_key"
+            key = {"Authorization": "Bearer k"}
+            answer = http.post("/llm/v1/chat/completions", json=body, headers=key).json()
+            assert answer["choices"][0]["message"]["content"] == "hello"
+            wrong = http.post("/llm/v1/messages", json={"messages": []}, headers=key)
+            assert wrong.json()["type"] == "error" and wrong.status_code == 400
+            stream = http.post("/llm/api/chat", json={"model": "fake", "messages": HI}, headers=key)
+            assert stream.status_code == 200 and '"done":true' in stream.text
+            assert http.get("/llm/health").json()["ok"] is True
+
+
+def test_prompts_are_logged_where_that_is_asked_for() -> None:
+    with Served(script="answer", app={"log_prompts": True}) as served:
+        served.post(messages=[{"role": "user", "content": "secret words"}])
+        (line,) = [fields for event, fields in served.lines if event == "inference"]
+        assert "secret words" in line["prompt"] and line["answer"] == "answer"

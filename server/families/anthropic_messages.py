@@ -9,7 +9,7 @@ from pydantic import Field
 from ggfw.constraints import Grammar
 from ggfw.errors import InvalidRequest
 from ggfw.server.calls import function_tool
-from ggfw.server.fields import Body, SamplingFields
+from ggfw.server.fields import Body, Messages, SamplingFields
 from ggfw.server.generation import Generation
 
 #: A first system block that changes with every request of one client, and would spoil every cached prefix.
@@ -43,7 +43,7 @@ class MessagesBody(SamplingFields):
 
     renamed: ClassVar[dict[str, str]] = {"stop": "stop_sequences"}
 
-    messages: list[Any]
+    messages: Messages
     model: str | None = None
     max_tokens: int | None = None
     system: str | list[Any] | None = None

@@ -13,7 +13,7 @@ import ggfw
 from ggfw.errors import InvalidRequest
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.llama_server import settings
-from ggfw.server.fields import Body, ReasoningFields
+from ggfw.server.fields import Body, Messages, ReasoningFields, ToolList
 from ggfw.server.generation import Generation, first_request, with_preset
 from ggfw.server.state import served
 
@@ -40,9 +40,9 @@ class DetokenizeBody(Body):
 class TemplateBody(ReasoningFields):
     """Body of ``POST /apply-template``."""
 
-    messages: list[Any]
+    messages: Messages
     model: str | None = None
-    tools: list[Any] | None = None
+    tools: ToolList | None = None
     tool_choice: str | dict[str, Any] | None = None
 
 

@@ -17,7 +17,7 @@ from ggfw.server.constrained import ConstraintFields
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.openai_chat import call_object, delta_object
 from ggfw.server.families.openai_models import model_row
-from ggfw.server.fields import Body, ReasoningFields, SamplingFields, StreamFields
+from ggfw.server.fields import Body, Messages, ReasoningFields, SamplingFields, StreamFields, ToolList
 from ggfw.server.generation import Generation, with_system
 from ggfw.server.pool import Entry
 from ggfw.server.state import served
@@ -30,14 +30,14 @@ class GenerateBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFiel
     """Body of ``POST /generate``."""
 
     prompt: str | None = None
-    messages: list[Any] | None = None
+    messages: Messages | None = None
     model: str | None = None
     system_prompt: str | None = None
     raw: bool | None = None
     max_tokens: int | None = None
     stop: str | list[str | None] | None = None
     ignore_eos: bool | None = None
-    tools: list[Any] | None = None
+    tools: ToolList | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     cache_prompt: bool | None = None

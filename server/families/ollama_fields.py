@@ -10,7 +10,7 @@ from pydantic import Field
 from ggfw.constraints import Grammar
 from ggfw.errors import InvalidRequest
 from ggfw.library import Model
-from ggfw.server.fields import Body, SamplingFields, refuse
+from ggfw.server.fields import Body, Messages, SamplingFields, ToolList, refuse
 from ggfw.server.generation import Generation, with_system
 from ggfw.server.infill import infill_prompt
 
@@ -82,8 +82,8 @@ class OllamaBody(Body):
 class ChatBody(OllamaBody):
     """Body of ``POST /api/chat``."""
 
-    messages: list[Any] | None = None
-    tools: list[Any] | None = None
+    messages: Messages | None = None
+    tools: ToolList | None = None
 
     def generation(self) -> Generation:
         """What is asked for, in the engine's words."""

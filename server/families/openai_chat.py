@@ -17,7 +17,7 @@ from ggfw.result import Result, ToolCall
 from ggfw.server.answers import Answers, answering
 from ggfw.server.constrained import ConstraintFields
 from ggfw.server.endpoint import endpoint
-from ggfw.server.fields import Body, ReasoningFields, SamplingFields, StreamFields, refuse
+from ggfw.server.fields import Body, Messages, ReasoningFields, SamplingFields, StreamFields, ToolList, refuse
 from ggfw.server.figures import openai_usage, prompt_progress, summed, timings, timings_so_far
 from ggfw.server.generation import Generation, with_system
 from ggfw.server.logprobs import content_logprobs
@@ -38,7 +38,7 @@ class StreamOptions(Body):
 class ChatBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFields):
     """Body of ``POST /v1/chat/completions``."""
 
-    messages: list[Any]
+    messages: Messages
     model: str | None = None
     system_prompt: str | None = None
     max_tokens: int | None = None
@@ -49,7 +49,7 @@ class ChatBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFields):
     n: int | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: list[Any] | None = None
+    tools: ToolList | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     cache_prompt: bool | None = None

@@ -32,7 +32,7 @@ const ICONS = {
   right: "M10 6l6 6-6 6",
   down: "M12 5v14M6 13l6 6 6-6",
   up: "M12 19V5M6 11l6-6 6 6",
-  stop: "M7 7h10v10H7z",
+  stop: "M8 8h8v8H8z",
   attach: "M19 11l-7.5 7.5a4 4 0 0 1-6-6L13 5a2.8 2.8 0 0 1 4 4l-7.5 7.5a1.3 1.3 0 0 1-2-2L14 8",
   more: "M6 12h.01M12 12h.01M18 12h.01",
   gear: "M4 8h9M17 8h3M4 16h3M11 16h9M15 6v4M9 14v4",

@@ -36,11 +36,11 @@ export function drawMeter(tokens) {
   const limit = chosenModel()?.context;
   byId("context").hidden = !tokens || !limit;
   if (!tokens || !limit) return;
-  const meter = byId("context-meter");
-  meter.max = limit;
-  meter.high = limit * 0.8;
-  meter.optimum = 0;
-  meter.value = tokens;
+  const meter = byId("context-meter"), share = Math.min(1, tokens / limit);
+  meter.querySelector(".used").setAttribute("width", String(Math.max(3, 64 * share)));
+  meter.classList.toggle("full", share > 0.8);
+  meter.setAttribute("aria-valuemax", String(limit));
+  meter.setAttribute("aria-valuenow", String(Math.min(tokens, limit)));
   byId("context-text").textContent = `${tokens.toLocaleString()} / ${limit.toLocaleString()}`;
   byId("context").title = `${tokens.toLocaleString()} of ${limit.toLocaleString()} tokens of the context are used`;
 }
