@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 import json
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
