@@ -54,8 +54,9 @@ export class MessageView {
     this.error = el("p", { class: "error", role: "alert", hidden: true });
     this.ended = el("p", { class: "ended", hidden: true });
     this.foot = el("footer");
-    this.element = el("article", { class: `message ${node.role}`, "aria-label": name },
-      this.details, this.body, this.calls, this.progress, this.error, this.ended, this.foot);
+    const parts = node.role === "assistant"
+      ? [this.details, this.body, this.calls, this.progress, this.error, this.ended, this.foot] : [this.body, this.foot];
+    this.element = el("article", { class: `message ${node.role}`, "aria-label": name }, ...parts);
     this.growing = new Growing(this.body);
   }
 
