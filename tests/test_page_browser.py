@@ -230,8 +230,9 @@ def no_markup(page: Page) -> None:
         """() => [...document.querySelectorAll('main *, aside *, dialog *, head *')].filter((e) =>
             ['IMG', 'IFRAME', 'OBJECT', 'EMBED'].includes(e.nodeName)
             || e.nodeName === 'SCRIPT' && !e.src
-            || e.namespaceURI.endsWith('svg') && e.nodeName === 'svg' && !['icon', ''].includes(e.classList[0] ?? '')
-            || [...e.attributes].some((a) => a.name.startsWith('on') || /javascript:/i.test(a.value) && a.name === 'href')
+            || e.nodeName === 'svg' && !e.matches('.icon, #context-meter')
+            || [...e.attributes].some((a) => a.name.startsWith('on'))
+            || /javascript:/i.test(e.getAttribute('href') ?? '')
         ).map((e) => e.outerHTML)"""
     )
     assert found == []
@@ -271,14 +272,15 @@ def test_markup_in_halves_is_shown_as_text(page: Page) -> None:
         """async (texts) => {
             const { Growing } = await import('/ui/markdown.js');
             const bad = [];
-            for (const text of texts) for (const wrap of [text, '```\\n' + text, '| ' + text + ' |\\n|---|', '> ' + text,
-                '- ' + text, '**' + text + '**', '[' + text + '](https://example.org)']) {
+            for (const text of texts) for (const wrap of [text, '```\\n' + text, '| ' + text + ' |\\n|---|',
+                '> ' + text, '- ' + text, '**' + text + '**', '[' + text + '](https://example.org)']) {
                 const element = document.createElement('div');
                 document.body.append(element);
                 const growing = new Growing(element);
                 for (let n = 1; n <= wrap.length; n++) {
                     growing.show(wrap.slice(0, n));
-                    const found = element.querySelector('img, script, svg:not(.icon), a:not([href^="http"]), [onerror], [onload]');
+                    const found = element.querySelector(
+                        'img, script, svg:not(.icon), a:not([href^="http"]), [onerror], [onload]');
                     if (found) bad.push(wrap.slice(0, n));
                 }
                 element.remove();
@@ -344,7 +346,8 @@ def test_progress_of_the_prompt_is_shown(page: Page) -> None:
                     options.signal.addEventListener('abort', () => controller.error(options.signal.reason));
                     const progress = { total: 2000, cache: 200, processed: 650, time_ms: 4500 };
                     const chunk = { choices: [{ index: 0, delta: {} }], prompt_progress: progress };
-                    controller.enqueue(new TextEncoder().encode(`: still here\\n\\ndata: ${JSON.stringify(chunk)}\\n\\n`));
+                    const text = `: still here\\n\\ndata: ${JSON.stringify(chunk)}\\n\\n`;
+                    controller.enqueue(new TextEncoder().encode(text));
                 } }), { status: 200 }));
         }"""
     )
@@ -469,7 +472,8 @@ def test_what_the_browser_kept_may_be_broken(page: Page) -> None:
     page.page.evaluate(
         """() => {
             localStorage.setItem('ggfw.conversation.a', 'no json');
-            localStorage.setItem('ggfw.conversation.b', '{"id": "b", "nodes": {"0": {"role": "evil", "parent": null}}}');
+            const evil = { role: 'evil', parent: null };
+            localStorage.setItem('ggfw.conversation.b', JSON.stringify({ id: 'b', nodes: { 0: evil } }));
             localStorage.setItem('ggfw.conversation.c', '{"id": "c", "nodes": {"0": {"role": "user", "parent": "0"}}}');
             localStorage.setItem('ggfw.settings', '[1]');
         }"""
@@ -525,7 +529,8 @@ def test_everything_has_a_name_for_screen_readers(page: Page) -> None:
     page.page.click("#open-settings")
     nameless = page.page.evaluate(
         """() => [...document.querySelectorAll('button, input, select, textarea, [role]')].filter((e) =>
-            !e.disabled && !(e.labels?.length) && !e.ariaLabel && !e.textContent.trim() && !['status', 'alert'].includes(e.role)
+            !e.disabled && !(e.labels?.length) && !e.ariaLabel && !e.textContent.trim()
+            && !['status', 'alert'].includes(e.role)
         ).map((e) => e.outerHTML)"""
     )
     assert nameless == []
@@ -581,8 +586,9 @@ def test_hostile_text_is_rendered_in_little_time(page: Page) -> None:
         """async () => {
             const { render } = await import('/ui/markdown.js');
             const out = {};
-            for (const unit of ['*a ', '**', '_a_', '[', '![', '[a](', '`', '`a``', '<http://a', 'xhttp://', '(http://a)',
-                '> ', '- ', '1. a\\n  ', '|a', '~~~\\n', '~~a', '\\\\', '#', '|-|\\n', '((', '[a][a]', '"', '\\n\\n- a']) {
+            for (const unit of ['*a ', '**', '_a_', '[', '![', '[a](', '`', '`a``', '<http://a', 'xhttp://',
+                '(http://a)', '> ', '- ', '1. a\\n  ', '|a', '~~~\\n', '~~a', '\\\\', '#', '|-|\\n', '((', '[a][a]',
+                '"', '\\n\\n- a']) {
                 const begun = performance.now();
                 render(unit.repeat(20000 / unit.length));
                 out[unit] = performance.now() - begun;

@@ -139,7 +139,7 @@ async function ask(conversation, parent) {
   if (conversation === current) draw();
   say("");
   announce("The model is answering.");
-  await run.go(request(conversation, node, chosen, models.chosen()), settings.key);
+  await run.go(() => request(conversation, node, chosen, models.chosen()), settings.key);
   ended(conversation, run);
 }
 
@@ -304,9 +304,12 @@ document.addEventListener("keydown", keys);
 addEventListener("pagehide", () => { for (const id of runs.keys()) if (store.conversations.has(id)) save(store.conversations.get(id)); });
 store.onOthers((id) => {
   if (runs.has(id)) return; // what comes in here is newer
-  if (id === current.id) current = store.conversations.get(id) ?? store.sorted()[0] ?? create();
-  if (id === current.id) draw();
-  else drawList();
+  if (id !== current.id) {
+    drawList();
+    return;
+  }
+  current = store.conversations.get(id) ?? store.sorted()[0] ?? create();
+  draw();
 });
 compose.start(send, say);
 sidebar.start();

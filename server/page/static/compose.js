@@ -9,7 +9,7 @@ let files = [];
 export function fit() {
   const box = byId("input");
   box.rows = 1;
-  box.rows = Math.min(10, Math.max(1, Math.round((box.scrollHeight - 20) / 24)));
+  box.rows = Math.min(10, Math.max(1, Math.round((box.scrollHeight - 13) / 24)));
 }
 
 function drawFiles() {

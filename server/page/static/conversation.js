@@ -59,6 +59,8 @@ export const titleOf = (conversation) => conversation.title || "New conversation
 
 const object = (value) => (value !== null && typeof value === "object" && !Array.isArray(value) ? value : null);
 const text = (value) => (typeof value === "string" ? value : undefined);
+/** The entries of an object that are text. */
+export const texts = (value) => Object.fromEntries(Object.entries(value).filter(([, one]) => typeof one === "string"));
 const number = (value) => (Number.isFinite(value) ? value : undefined);
 
 function checkedNode(id, raw, known) {
@@ -90,7 +92,7 @@ export function checked(raw) {
   made.updated = number(raw.updated) ?? made.updated;
   made.pinned = raw.pinned === true;
   made.model = text(raw.model) ?? null;
-  made.settings = object(raw.settings);
+  made.settings = object(raw.settings) && texts(raw.settings);
   const ids = Object.keys(raw.nodes).filter((id) => /^\d{1,9}$/.test(id)).sort((a, b) => a - b);
   const known = new Set();
   for (const id of ids) {

@@ -85,7 +85,7 @@ export class MessageView {
     const { node } = this;
     this.details.hidden = !node.reasoning;
     if (node.reasoning && this.reasoning.textContent !== node.reasoning) this.reasoning.textContent = node.reasoning;
-    this.summary.textContent = node.thought !== undefined ? `Thought for ${seconds(node.thought)}` : run ? "Thinking…" : "Thoughts";
+    this.summary.textContent = node.thought !== undefined ? `Thought for ${node.thought < 0.5 ? "a moment" : seconds(node.thought)}` : run ? "Thinking…" : "Thoughts";
     this.growing.show(node.content);
     this.drawCalls(Boolean(run), busy);
     this.progress.hidden = !run || run.stage === "writing";
@@ -114,7 +114,7 @@ export class MessageView {
       ...calls.map((call, n) => el("section", { class: "call", "aria-label": "Tool call" },
         el("div", { class: "call-name" }, "Calls ", el("code", {}, call.name)),
         call.arguments && el("pre", { tabindex: "0" }, indented(call.arguments)), wanted && boxes[n])),
-      ...(wanted ? [el("button", { type: "button", click: () => this.actions.results(this.node, boxes.map((box) => box.value)) },
+      ...(wanted ? [el("button", { type: "button", class: "primary", click: () => this.actions.results(this.node, boxes.map((box) => box.value)) },
         calls.length === 1 ? "Send the result" : "Send the results")] : []),
     );
   }

@@ -72,10 +72,10 @@ export class Run {
     this.controller.abort();
   }
 
-  /** Ask, and fill the message until the answer has ended, one way or another. Never throws. */
-  async go(body, key) {
+  /** Ask for what `make()` gives, and fill the message until the answer has ended, one way or another. Never throws. */
+  async go(make, key) {
     try {
-      for await (const chunk of api.answer(body, key, this.controller.signal)) {
+      for await (const chunk of api.answer(make(), key, this.controller.signal)) {
         this.take(chunk);
         this.changed();
       }

@@ -1,6 +1,6 @@
 // What this browser keeps: conversations, one entry each, and settings. Nothing goes anywhere else.
 
-import { checked, isEmpty } from "./conversation.js";
+import { checked, isEmpty, texts } from "./conversation.js";
 
 const PREFIX = "ggfw.conversation.", SETTINGS = "ggfw.settings", LAST = "ggfw.last";
 
@@ -30,8 +30,7 @@ function stored() {
   }
 }
 
-const found = read(SETTINGS);
-export const settings = found !== null && typeof found === "object" && !Array.isArray(found) ? found : {};
+export const settings = texts(read(SETTINGS) ?? {});
 export const saveSettings = () => write(SETTINGS, settings);
 
 /** All conversations by id. */
