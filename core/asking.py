@@ -85,13 +85,15 @@ def chat_request(
     calls = _call_constraint(model, offered, request.constraint)
     request.parser = dialect.parser(prompt.text, offered, assured=calls is not None)
     before = dialect.reasoning if calls is None else dialect.reasoning_before_calls
-    block = before(prompt.text)
     constraint = request.constraint if calls is None else calls
     if constraint is not None:
         from ggfw.constraints import after_reasoning
 
-        constraint = after_reasoning(constraint, tokenizer, block)
-    request.constraint = reasoning.limited(constraint, tokenizer, block)
+        constraint = after_reasoning(constraint, tokenizer, before(prompt.text))
+    if reasoning.limit is not None:
+        block = dialect.reasoning_budget(prompt.text, calls=calls is not None)
+        constraint = reasoning.limited(constraint, tokenizer, block)
+    request.constraint = constraint
     return request
 
 

@@ -76,12 +76,14 @@ class Reasoning:
         open: the text that opens it, where the model does that itself.
         forced: what is written in the model's place when the block has had all its tokens: the closing text with the
             layout around it that the family was trained on; empty: ``close`` on a line of its own.
+        between: text that may stand between two blocks.
     """
 
     close: str
     inside: bool
     open: str = ""
     forced: str = ""
+    between: str = ""
 
 
 class Dialect:
@@ -160,6 +162,15 @@ class Dialect:
 
     def reasoning_before_calls(self, prompt: str) -> Reasoning | None:
         """The block behind which :meth:`call_grammar` begins; None where the grammar begins with the answer."""
+        return self.reasoning(prompt)
+
+    def reasoning_budget(self, prompt: str, *, calls: bool) -> Reasoning | None:
+        """The block whose tokens a budget counts, and what closes it (``forced``) when they are used up.
+
+        Args:
+            prompt: the rendered prompt.
+            calls: whether :meth:`call_grammar` holds for the answer, which what is written then must satisfy.
+        """
         return self.reasoning(prompt)
 
 

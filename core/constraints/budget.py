@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggfw.constraints.matcher import GrammarConstraint
-from ggfw.constraints.reasoning import AfterReasoning, single_token
+from ggfw.constraints.reasoning import AfterReasoning
 from ggfw.sampling.constraint import Constraint
 
 if TYPE_CHECKING:
@@ -40,11 +40,12 @@ class ReasoningBudget:
         self.n_inside = 0
         self._tokenizer, self._block = tokenizer, block
         self._piece: Callable[[int], bytes] = tokenizer.piece
-        self._open, self._close = block.open.encode(), block.close.encode()
+        self._open, self._close, self._between = (
+            text.encode() for text in (block.open, block.close, block.between)
+        )
         self._phase: _Phase = "inside" if block.inside else "before"
         self._tail = b""  # text of the phase so far, as much of it as matters
         self._forced: list[int] = []
-        self._words: NDArray[np.uint32] | None = None
         if self._phase == "inside":
             self._check_limit()
 
@@ -130,13 +131,14 @@ class ReasoningBudget:
     def _before(self, piece: bytes) -> None:
         """Text in front of the answer: white space, then perhaps a block."""
         text = (self._tail + piece).lstrip()
-        if not self._open or not (text.startswith(self._open) or self._open.startswith(text)):
-            self._phase = "answer"
-        elif len(text) < len(self._open):
+        bare = text.removeprefix(self._between).lstrip() if self._between else text
+        if self._open and bare.startswith(self._open):
+            self._phase, self._tail = "inside", bare[len(self._open) :]
+            self._check_limit()
+        elif self._open and (self._open.startswith(bare) or self._between.startswith(text)):
             self._tail = text
         else:
-            self._phase, self._tail = "inside", text[len(self._open) :]
-            self._check_limit()
+            self._phase = "answer"
 
     def _inside(self, piece: bytes) -> None:
         _, closed, rest = (self._tail + piece).partition(self._close)
@@ -175,8 +177,14 @@ def limit_reasoning(
 ) -> Constraint | None:
     """``constraint``, of a grammar or None, with at most ``limit`` tokens of reasoning in front of the answer.
 
-    A block that the model would have to open with a text which is no token of its vocabulary is not expected.
+    A block that the model would have to open with a text for which its vocabulary has no token is not expected.
     """
-    if not block.inside and single_token(tokenizer, block.open) is None:
+    if not block.inside and not _can_open(tokenizer, block.open):
         return constraint
     return ReasoningBudget(constraint, tokenizer, block, limit)  # type: ignore[arg-type]
+
+
+def _can_open(tokenizer: Tokenizer, text: str) -> bool:
+    """Whether a block that begins with ``text`` is to be expected: it is a token, or begins with a control token."""
+    ids = tokenizer.encode(text, add_special=False, parse_special=True) if text else []
+    return len(ids) == 1 or (bool(ids) and tokenizer.is_control(ids[0]))

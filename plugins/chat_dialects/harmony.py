@@ -79,6 +79,18 @@ class Harmony(Dialect):
         """The grammar holds it."""
         return None
 
+    def reasoning_budget(self, prompt: str, *, calls: bool) -> Reasoning | None:
+        """Messages on the channel ``analysis``; behind them comes the final one, or what the grammar of calls says."""
+        opening = f"{CHANNEL}analysis{MESSAGE}"
+        behind = f"{START}assistant" if calls else f"{START}assistant{CHANNEL}final{MESSAGE}"
+        return Reasoning(
+            END,
+            inside=prompt.endswith(opening),
+            open=opening,
+            forced=END + behind,
+            between=f"{START}assistant",
+        )
+
     def call_grammar(
         self, tools: Tools, *, required: bool, parallel: bool, strict: bool, control: Control = no_control
     ) -> Grammar:
