@@ -223,6 +223,7 @@ class Safe(Tracked):
     def __add__(self, other: Any) -> Any:
         if not isinstance(other, str):
             return NotImplemented
+        limits.budget().spend(len(other) + 5 * sum(str.count(other, c) for c in "&<>'\""))
         text = join((self, _escaped(other)))
         return Safe(text, marks_of(text))
 
