@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ggfw.cli import terminal
 
@@ -11,7 +13,15 @@ if TYPE_CHECKING:
     from ggfw import Handle, Result, Stream
     from ggfw.chat.skill_handle import SkillHandle
 
-__all__ = ["AnswerStopped", "peak_rss", "result_object", "say_stats", "say_why_it_ended", "write_answer"]
+__all__ = [
+    "AnswerStopped",
+    "Writer",
+    "peak_rss",
+    "result_object",
+    "say_stats",
+    "say_why_it_ended",
+    "write_answer",
+]
 
 
 class AnswerStopped(KeyboardInterrupt):
@@ -22,51 +32,120 @@ class AnswerStopped(KeyboardInterrupt):
         self.partial = partial
 
 
-def write_answer(handle: Handle | SkillHandle, *, quiet: bool = False) -> Result:
+class Writer(Protocol):
+    """Takes the text of an answer: :class:`ggfw.cli.markdown.MarkdownWriter`, or plain text."""
+
+    def write(self, text: str) -> None:
+        """Show more text."""
+
+    def pause(self) -> None:
+        """End the line; something else is written then."""
+
+
+class _Plain:
+    """Text as it is."""
+
+    def __init__(self) -> None:
+        self._ends_line = True
+
+    def write(self, text: str) -> None:
+        terminal.write(text)
+        self._ends_line = text.endswith("\n")
+
+    def pause(self) -> None:
+        if not self._ends_line:
+            terminal.write("\n")
+            self._ends_line = True
+
+
+class _Aside:
+    """What goes to stderr beside an answer: reasoning (dimmed) and calls of tools."""
+
+    def __init__(self, hide_thinking: bool) -> None:
+        self._hide = hide_thinking
+        self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if terminal.coloured(sys.stderr) else ("", "")
+        self._thinking = self._calls = False
+
+    def reasoning(self, text: str) -> None:
+        if self._hide:
+            text = "" if self._thinking else "(thinking)"
+        text = terminal.harmless(text)
+        self._put(text if self._thinking else self._dim + text)
+        self._thinking = True
+
+    def call(self, name: str, arguments: str) -> None:
+        self.end_reasoning()
+        text = terminal.harmless(arguments)
+        self._put(f"\n{name} {text}" if name else text)
+        self._calls = True
+
+    def end_reasoning(self) -> None:
+        if self._thinking:
+            terminal.say(self._plain)
+            self._thinking = False
+
+    def end(self) -> None:
+        self.end_reasoning()
+        if self._calls:
+            terminal.say("")
+
+    @staticmethod
+    def _put(text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def write_answer(
+    handle: Handle | SkillHandle,
+    *,
+    quiet: bool = False,
+    writer: Writer | None = None,
+    hide_thinking: bool = False,
+    state: Callable[[], str] | None = None,
+) -> Result:
     """Write the text of an answer as it comes; returns the result.
 
     Args:
         handle: of the request.
         quiet: write nothing.
+        writer: takes the text; None: it is written as it is.
+        hide_thinking: say only that there is reasoning.
+        state: says how far the prompt has been read; asked, and shown on a terminal, until the first text comes.
 
     Raises:
         GenerationError: it failed or its time was over; what had come is written.
         AnswerStopped: the user pressed Ctrl-C; the request is canceled.
     """
     from ggfw import ReasoningDelta, Stream, TextDelta
+    from ggfw.cli.progress import waiting
 
-    dim, plain = ("\x1b[2m", "\x1b[0m") if terminal.coloured(sys.stderr) else ("", "")
-    ends_line = True
-    thinking = calls = False
-    with Stream(handle) as stream:
+    writer, aside = writer or _Plain(), _Aside(hide_thinking)
+    with Stream(handle) as stream, waiting(state or "", 1.0) if state and not quiet else _nothing() as shown:
         try:
             for delta in stream.deltas():
+                shown()
                 if quiet:
                     continue
                 if isinstance(delta, ReasoningDelta):
-                    sys.stderr.write(delta.text if thinking else dim + delta.text)
-                    sys.stderr.flush()
-                    thinking = True
+                    writer.pause()
+                    aside.reasoning(delta.text)
                 elif isinstance(delta, TextDelta):
-                    if thinking:
-                        terminal.say(plain)
-                        thinking = False
-                    terminal.write(delta.text)
-                    ends_line = delta.text.endswith("\n")
+                    aside.end_reasoning()
+                    writer.write(delta.text)
                 else:
-                    sys.stderr.write(f"\n{delta.name} {delta.arguments}" if delta.name else delta.arguments)
-                    sys.stderr.flush()
-                    calls = True
+                    writer.pause()
+                    aside.call(delta.name, delta.arguments)
         except KeyboardInterrupt:
             raise AnswerStopped(_canceled(stream)) from None
         finally:
-            if thinking:
-                terminal.say(plain)
-            if calls:
-                terminal.say("")
-            if not ends_line:
-                terminal.write("\n")
+            shown()
+            writer.pause()
+            aside.end()
         return stream.result()
+
+
+def _nothing() -> AbstractContextManager[Callable[[], None]]:
+    return nullcontext(lambda: None)
 
 
 def _canceled(stream: Stream) -> Result | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ggfw.cli import terminal
@@ -63,10 +63,13 @@ class _Lines:
 
 
 @contextmanager
-def waiting(what: str, after: float = 0.5) -> Iterator[None]:
-    """Show ``what`` on the terminal while the block takes longer than ``after`` seconds; remove it at the end."""
+def waiting(what: str | Callable[[], str], after: float = 0.5) -> Iterator[Callable[[], None]]:
+    """Show ``what`` on the terminal while the block takes longer than ``after`` seconds; remove it at the end.
+
+    Gives a function that removes it at once. ``what`` may be a function; where it returns nothing, nothing is shown.
+    """
     if not terminal.is_terminal(sys.stderr):
-        yield
+        yield lambda: None
         return
     over = threading.Event()
 
@@ -74,7 +77,8 @@ def waiting(what: str, after: float = 0.5) -> Iterator[None]:
         if over.wait(after):
             return
         for mark in _turning():
-            sys.stderr.write(f"\r{mark} {what}")
+            text = what if isinstance(what, str) else what()
+            sys.stderr.write(f"\r{mark} {text}\x1b[K" if text else "\r\x1b[K")
             sys.stderr.flush()
             if over.wait(0.1):
                 break
@@ -83,11 +87,15 @@ def waiting(what: str, after: float = 0.5) -> Iterator[None]:
 
     thread = threading.Thread(target=show, daemon=True)
     thread.start()
-    try:
-        yield
-    finally:
+
+    def end() -> None:
         over.set()
         thread.join()
+
+    try:
+        yield end
+    finally:
+        end()
 
 
 def _turning() -> Iterator[str]:

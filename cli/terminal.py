@@ -9,6 +9,7 @@ from typing import Any, TextIO
 __all__ = [
     "end_line",
     "error",
+    "harmless",
     "interactive",
     "is_terminal",
     "prepare",
@@ -49,12 +50,17 @@ def end_line() -> None:
 _CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
 
 
+def harmless(text: str) -> str:
+    """Return a text of a model with control characters shown as U+FFFD; tab and line feed stay."""
+    return text.translate(_CONTROLS)
+
+
 def write(text: str) -> None:
     """Write a piece of an answer to stdout and let it go at once, also into a pipe.
 
     On a terminal, control characters are shown as U+FFFD; elsewhere every character goes through.
     """
-    sys.stdout.write(text.translate(_CONTROLS) if is_terminal(sys.stdout) else text)
+    sys.stdout.write(harmless(text) if is_terminal(sys.stdout) else text)
     sys.stdout.flush()
 
 

@@ -14,7 +14,8 @@ from tiny_models import write_llama
 import ggfw
 from ggfw.cli import resolve
 from ggfw.cli.answering import AnswerStopped
-from ggfw.cli.chat import Conversation, _Lines
+from ggfw.cli.conversation import Conversation
+from ggfw.cli.lines import Lines
 from ggfw.errors import GgfwError, InvalidRequest, ModelNotFound
 from ggfw.models import ModelEntry
 
@@ -121,10 +122,122 @@ def test_loading_something_else(talk: Conversation, tmp_path: Path, text: str) -
     assert talk.messages == before
 
 
+def test_options_are_set(talk: Conversation, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("/set top-k 5", "/set temperature 0.5", "/set parameter num_predict 3", "/set stop END"):
+        talk.take(line)
+    assert talk.generation == {"top_k": 5, "temperature": 0.5, "max_tokens": 3, "stop": ["END"]}
+    talk.take("one")
+    assert talk.last is not None and talk.last.usage.completion_tokens <= 3
+    talk.take("/set top_k")
+    talk.take("/set verbose")
+    assert "top_k" not in talk.generation and talk.stats
+    talk.take("/think off")
+    assert talk.how["think"] is False
+    talk.take("/set think")
+    assert talk.how["think"] is True
+    talk.take("/think low")
+    assert talk.how == {"reasoning_effort": "low"}
+    talk.take("/think")
+    assert talk.how == {}
+    capsys.readouterr()
+    talk.take("/set")
+    assert "max_tokens = 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("/set tmp 1", "no option 'tmp'.*temp"),
+        ("/set top-k many", "not a valid integer"),
+        ("/set mirostat 9", "mirostat"),
+        ("/set logit-bias 99999=1", "vocabulary has"),
+        ("/sett", "did you mean /set"),
+        ("/read", "needs the name"),
+        ("/tools /no/such", "cannot be read"),
+        ("/model", "another model cannot be loaded"),
+        ("/compact", "nothing to summarize"),
+    ],
+)
+def test_what_cannot_be_set(talk: Conversation, line: str, expected: str) -> None:
+    before = dict(talk.generation)
+    with pytest.raises(InvalidRequest, match=expected):
+        talk.take(line)
+    assert talk.generation == before
+
+
+def test_a_file_goes_with_the_next_message(talk: Conversation, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("milk")
+    talk.take(f"/read {tmp_path / 'notes.txt'}")
+    talk.take("what?")
+    assert talk.messages[0]["content"] == "notes.txt:\nmilk\n\nwhat?"
+    talk.take("again")
+    assert talk.messages[2]["content"] == "again"
+
+
+def test_compacting(talk: Conversation, capsys: pytest.CaptureFixture[str]) -> None:
+    talk.take("one")
+    talk.take("two")
+    kept = talk.messages[2:]
+    talk.take("/compact")
+    assert talk.messages == kept and talk.summary
+    assert talk.prompt()[0]["role"] == "system" and talk.summary in talk.prompt()[0]["content"]
+    talk.take("three")
+    assert talk.messages[:-2] == kept
+    talk.take("/clear")
+    assert talk.summary is None and talk.prompt() == []
+
+
+def test_compacting_a_full_context(talk: Conversation, capsys: pytest.CaptureFixture[str]) -> None:
+    talk.messages = [
+        {"role": role, "content": "word " * 8} for _ in range(12) for role in ("user", "assistant")
+    ]
+    with pytest.raises(InvalidRequest, match=r"the prompt has \d+ tokens and the context holds 512"):
+        talk.take("more")
+    assert len(talk.messages) == 24
+    talk.take("/compact")
+    assert len(talk.messages) == 2 and talk.summary
+
+
+def test_a_context_that_fills_up(
+    talk: Conversation, loaded: ggfw.Model, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk.generation = {"temperature": 0, "ignore_eos": True}
+    talk.take("go on")
+    said = capsys.readouterr().err
+    assert "the context is full: 512 of 512" in said
+    for command in ("/compact", "/undo", "/clear"):
+        assert command in said
+
+
+def test_tools_are_answered_by_hand(
+    talk: Conversation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    call = ggfw.ToolCall("abcdefgh1", "add", '{"a": 1}')
+    answers = [ggfw.Result(tool_calls=(call,), finish_reason="tool_calls"), ggfw.Result(text="three")]
+    monkeypatch.setattr("ggfw.cli.answering.write_answer", lambda *a, **o: answers.pop(0))
+    monkeypatch.setattr(talk.model, "submit_chat", lambda *a, **o: None)
+    (tmp_path / "tools.json").write_text('[{"type": "function", "function": {"name": "add"}}]')
+    talk.take(f"/tools {tmp_path / 'tools.json'}")
+    talk.take("what is it?")
+    assert talk.mark() == "add = "
+    talk.take("3")
+    assert talk.mark() == "> "
+    assert [m["role"] for m in talk.messages] == ["user", "assistant", "tool", "assistant"]
+    assert talk.messages[2] == {"role": "tool", "tool_call_id": "abcdefgh1", "name": "add", "content": "3"}
+    talk.take(f"/save {tmp_path / 'talk.json'}")
+    before = list(talk.messages)
+    talk.take(f"/load {tmp_path / 'talk.json'}")
+    assert talk.messages == before
+    talk.take("/undo")
+    assert talk.messages == []
+    talk.take("/tools off")
+    assert "tools" not in talk.how
+
+
 def test_ctrl_c_stops_the_answer_only(
     talk: Conversation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stopped(*args: Any) -> Any:
+    def stopped(*args: Any, **options: Any) -> Any:
         raise AnswerStopped(ggfw.Result(text="half an ans"))
 
     monkeypatch.setattr("ggfw.cli.answering.write_answer", stopped)
@@ -156,7 +269,7 @@ def test_an_interrupted_request_is_canceled(loaded: ggfw.Model, monkeypatch: pyt
 
 def lines(text: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    with _Lines(remember=False) as given:
+    with Lines(remember=False) as given:
         return list(given)
 
 
