@@ -1,6 +1,6 @@
 # `make` explains itself. Every target makes what it needs; the first use of any makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help run chat serve test test-all test-clients lint check bench peers bench-server coverage fuzz cross-build clean
+.PHONY: help run chat serve test test-all test-clients test-page lint check bench peers bench-server coverage fuzz cross-build clean
 .NOTPARALLEL:
 
 ENVIRONMENT := sh .ci/environment.sh
@@ -34,6 +34,7 @@ help:
 	@echo 'make test         the tests that take minutes'
 	@echo 'make test-all     all tests, with real models'
 	@echo 'make test-clients tests with the clients of OpenAI, Ollama, Anthropic, LangChain, LiteLLM and llm'
+	@echo 'make test-page    the chat page in headless Chromium (Debian: apt install chromium)'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make check        lint and test'
 	@echo 'make coverage     tests with line coverage'
@@ -60,6 +61,11 @@ test-all:
 test-clients:
 	@$(ENVIRONMENT) test
 	@sh .ci/clients.sh $(value ARGS)
+
+test-page:
+	@$(ENVIRONMENT) test
+	@$(PY) -c 'import playwright' 2>/dev/null || $(PY) -m pip install -q 'playwright>=1.49'
+	@$(PYTEST) tests/test_page.py tests/test_page_browser.py $(value ARGS)
 
 lint:
 	@$(ENVIRONMENT) test
