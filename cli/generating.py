@@ -203,8 +203,11 @@ _CONVERSATION = (
     setting(
         "--skills",
         multiple=True,
-        metavar="DIR",
-        help="Folder of skills that the model may load (NAME/SKILL.md or NAME.md). Repeatable.",
+        is_flag=False,
+        flag_value="",
+        metavar="[DIR]",
+        help="Folder of skills that the model may load (NAME/SKILL.md or NAME.md); without DIR: those of plugins. "
+        "Repeatable.",
     ),
 )
 _CONVERSATION_KEYS = ("think", "reasoning_effort", "reasoning_budget", "skills")
@@ -230,7 +233,7 @@ def split_conversation_options(options: dict[str, Any]) -> dict[str, Any]:
     if folders:
         from ggfw import load_skills
 
-        taken["skills"] = skills = load_skills(*folders)
+        taken["skills"] = skills = load_skills(*filter(None, folders))
         for warning in skills.warnings:
             terminal.say(f"ggfw: {warning}")
     return {key: value for key, value in taken.items() if value is not None}

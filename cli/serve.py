@@ -52,8 +52,10 @@ __all__ = ["serve_verb"]
 @setting(
     "--skills",
     multiple=True,
-    metavar="DIR",
-    help="Folder of skills that conversations may load. Repeatable.",
+    is_flag=False,
+    flag_value="",
+    metavar="[DIR]",
+    help="Folder of skills that conversations may load; without DIR: those of plugins. Repeatable.",
 )
 @setting(
     "--keep-alive", type=float, default=-1.0, metavar="SECONDS", help="How long an idle model stays loaded."
@@ -154,7 +156,7 @@ def _skills(folders: tuple[str, ...]) -> Any:
 
     if not folders:
         return None
-    skills = load_skills(*folders)
+    skills = load_skills(*filter(None, folders))
     for warning in skills.warnings:
         terminal.say(f"ggfw: {warning}")
     return skills

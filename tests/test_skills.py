@@ -100,8 +100,12 @@ def test_streams_show_no_internal_call() -> None:
 
 def test_text_is_streamed_until_a_call_begins() -> None:
     with model(scripts={"SAY ARRR": "x", "pirate": "One two three. " + load()}) as m:
-        first = next(iter(m.submit_chat(ASK, skills=[skill()])))
-        assert isinstance(first, ggfw.TextDelta) and first.text and "One two three".startswith(first.text)
+        m.loaded.executor.delay = 0.002  # type: ignore[attr-defined]
+        handle = m.submit_chat(ASK, skills=[skill()])
+        first = next(iter(handle))
+        assert isinstance(first, ggfw.TextDelta) and first.text and "One two three.".startswith(first.text)
+        assert not handle.done
+        handle.cancel()
 
 
 def test_mixed_turns_go_to_the_caller() -> None:

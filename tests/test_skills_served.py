@@ -205,3 +205,17 @@ def test_run_says_what_the_skill_told(tmp_path: Path, folder: Path, monkeypatch:
     outcome, model = run(monkeypatch, path, folder, ANSWERS)
     assert outcome.exit_code == 0 and outcome.stdout.strip() == SAID, outcome.output
     assert len(model.prompts) == 2 and BODY in model.prompts[1]
+
+
+def test_skills_of_plugins_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ggfw.cli.main import cli
+    from ggfw.testing import registry_with, tiny_gguf
+
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(tiny_gguf(n_ctx=4096))
+    registry = registry_with(PIRATE)
+    monkeypatch.setattr("ggfw.registry.default_registry", lambda: registry)
+    monkeypatch.setattr("ggfw.cli.loading.load_model", lambda *a, **k: ScriptedModel.load(path, ANSWERS))
+    outcome = CliRunner().invoke(cli, ["run", str(path), USER, "--skills"])
+    assert outcome.exit_code == 0 and outcome.stdout.strip() == SAID, outcome.output
+    assert ggfw.load_skills().keys() >= {"pirate"} and not ggfw.load_skills(plugins=False)
