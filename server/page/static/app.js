@@ -72,7 +72,11 @@ const say = (text) => { byId("status").textContent = text; };
 /** Show a sentence for a while, with something to do about it. */
 function toast(text, label, action) {
   const bar = byId("toast");
-  bar.replaceChildren(el("span", {}, text), el("button", { type: "button", click: () => { bar.hidden = true; action(); } }, label));
+  const click = () => {
+    bar.hidden = true;
+    action();
+  };
+  bar.replaceChildren(el("span", {}, text), el("button", { type: "button", click }, label));
   bar.hidden = false;
   clearTimeout(toast.timer);
   toast.timer = setTimeout(() => { bar.hidden = true; }, 8000);
@@ -269,7 +273,10 @@ function keys(event) {
   }
 }
 
-const ICONS = { menu: "menu", theme: "theme", "open-settings": "gear", more: "more", attach: "attach", send: "up", stop: "stop", "to-end": "down" };
+const ICONS = {
+  menu: "menu", theme: "theme", "open-settings": "gear", more: "more", attach: "attach", send: "up", stop: "stop",
+  "to-end": "down",
+};
 for (const [id, name] of Object.entries(ICONS)) byId(id).append(icon(name));
 byId("new").prepend(icon("plus"));
 
@@ -288,7 +295,11 @@ for (const [id, action] of Object.entries({
 })) click(id, () => { byId("actions").hidePopover(); action(); });
 byId("import-file").addEventListener("change", importFile);
 byId("search").addEventListener("input", drawList);
-byId("title").addEventListener("change", ({ target }) => { current.title = target.value.trim(); save(current); drawList(); });
+byId("title").addEventListener("change", ({ target }) => {
+  current.title = target.value.trim();
+  save(current);
+  drawList();
+});
 byId("title").addEventListener("keydown", ({ key, target }) => { if (key === "Enter") target.blur(); });
 byId("model").addEventListener("change", () => {
   settings.model = current.model = models.chosen();
@@ -301,7 +312,9 @@ box.addEventListener("scroll", () => {
   byId("to-end").hidden = follows;
 }, { passive: true });
 document.addEventListener("keydown", keys);
-addEventListener("pagehide", () => { for (const id of runs.keys()) if (store.conversations.has(id)) save(store.conversations.get(id)); });
+addEventListener("pagehide", () => {
+  for (const id of runs.keys()) if (store.conversations.has(id)) save(store.conversations.get(id));
+});
 store.onOthers((id) => {
   if (runs.has(id)) return; // what comes in here is newer
   if (id !== current.id) {

@@ -5,14 +5,31 @@ import { el } from "./dom.js";
 /** Longer code is shown plain. */
 const MAX_LENGTH = 60000;
 
-const words = (text) => new Set(text.split(" "));
-const C_WORDS = "if else for while do switch case default break continue return struct class enum union const static void int long short char float double bool unsigned signed auto public private protected virtual override namespace using template typename new delete this throw try catch finally true false null nullptr import package interface extends implements final abstract var let function async await yield of in typeof instanceof export from type func go defer chan map range select fn impl trait pub mut match use mod crate self Self where loop as ref dyn unsafe move string number boolean any undefined sizeof typedef extern inline volatile val fun object when is guard protocol nil";
+const listed = (text) => text.trim().split(/\s+/);
+const words = (text) => new Set(listed(text));
+const C_WORDS = `
+    if else for while do switch case default break continue return struct class enum union const static void int
+    long short char float double bool unsigned signed auto public private protected virtual override namespace
+    using template typename new delete this throw try catch finally true false null nullptr import package
+    interface extends implements final abstract var let function async await yield of in typeof instanceof
+    export from type func go defer chan map range select fn impl trait pub mut match use mod crate self Self
+    where loop as ref dyn unsafe move string number boolean any undefined sizeof typedef extern inline volatile
+    val fun object when is guard protocol nil`;
 const LANGUAGES = {
-  python: words("False None True and as assert async await break class continue def del elif else except finally for from global if import in is lambda match case nonlocal not or pass raise return try while with yield self"),
-  shell: words("if then else elif fi for while until do done case esac in function return export local set unset source echo exit cd true false"),
+  python: words(`
+    False None True and as assert async await break class continue def del elif else except finally for from
+    global if import in is lambda match case nonlocal not or pass raise return try while with yield self`),
+  shell: words(`
+    if then else elif fi for while until do done case esac in function return export local set unset source echo
+    exit cd true false`),
   c: words(C_WORDS),
-  sql: words("select from where and or not insert into values update set delete create table drop alter add primary key foreign references join left right inner outer on group by order having limit offset as distinct union all null is in like between case when then else end index view begin commit with"),
-  lua: words("and break do else elseif end false for function goto if in local nil not or repeat return then true until while"),
+  sql: words(`
+    select from where and or not insert into values update set delete create table drop alter add primary key
+    foreign references join left right inner outer on group by order having limit offset as distinct union all
+    null is in like between case when then else end index view begin commit with`),
+  lua: words(`
+    and break do else elseif end false for function goto if in local nil not or repeat return then true until
+    while`),
   data: words("true false null yes no on off"),
 };
 const COMMENTS = {
@@ -26,12 +43,17 @@ const FAMILIES = {
   c: ["slash", LANGUAGES.c], sql: ["dash", LANGUAGES.sql], lua: ["dash", LANGUAGES.lua], markup: ["markup", new Set()],
 };
 const NAMES = {
-  python: "python py python3 gdscript ruby rb perl r elixir julia", shell: "sh bash zsh shell console fish dockerfile makefile make",
-  c: "c cpp c++ cc h hpp java js javascript jsx ts typescript tsx go golang rust rs swift kotlin kt scala php cs csharp css scss dart zig json5 proto",
+  python: "python py python3 gdscript ruby rb perl r elixir julia",
+  shell: "sh bash zsh shell console fish dockerfile makefile make",
+  c: `
+    c cpp c++ cc h hpp java js javascript jsx ts typescript tsx go golang rust rs swift kotlin kt scala php cs
+    csharp css scss dart zig json5 proto`,
   data: "json yaml yml toml ini conf env", sql: "sql sqlite postgres postgresql mysql", lua: "lua haskell hs ada elm",
   markup: "html xml svg vue markdown md",
 };
-const FAMILY = new Map(Object.entries(NAMES).flatMap(([family, names]) => names.split(" ").map((name) => [name, family])));
+const FAMILY = new Map(
+  Object.entries(NAMES).flatMap(([family, names]) => listed(names).map((name) => [name, family])),
+);
 
 const STRING = "\"\"\"[^]*?(?:\"\"\"|$)|'''[^]*?(?:'''|$)|\"(?:[^\"\\\\\\n]|\\\\.)*\"?|'(?:[^'\\\\\\n]|\\\\.)*'|`(?:[^`\\\\]|\\\\.)*`?";
 const NUMBER = "\\b(?:0[xX][\\da-fA-F_]+|\\d[\\d_]*(?:\\.\\d+)?(?:[eE][+-]?\\d+)?)\\b";

@@ -85,7 +85,8 @@ export class MessageView {
     const { node } = this;
     this.details.hidden = !node.reasoning;
     if (node.reasoning && this.reasoning.textContent !== node.reasoning) this.reasoning.textContent = node.reasoning;
-    this.summary.textContent = node.thought !== undefined ? `Thought for ${node.thought < 0.5 ? "a moment" : seconds(node.thought)}` : run ? "Thinking…" : "Thoughts";
+    const took = node.thought < 0.5 ? "a moment" : seconds(node.thought ?? 0);
+    this.summary.textContent = node.thought !== undefined ? `Thought for ${took}` : run ? "Thinking…" : "Thoughts";
     this.growing.show(node.content);
     this.drawCalls(Boolean(run), busy);
     this.progress.hidden = !run || run.stage === "writing";
@@ -109,12 +110,14 @@ export class MessageView {
     this.drawnCalls = key;
     const answered = Object.values(this.conversation.nodes).some((n) => n.parent === this.node.id);
     const wanted = calls.length > 0 && !running && !busy && !answered;
-    const boxes = calls.map((call) => el("textarea", { rows: "2", "aria-label": `Result of ${call.name}`, placeholder: "What the tool gave" }));
+    const boxes = calls.map((call) =>
+      el("textarea", { rows: "2", "aria-label": `Result of ${call.name}`, placeholder: "What the tool gave" }));
+    const send = () => this.actions.results(this.node, boxes.map((box) => box.value));
     this.calls.replaceChildren(
       ...calls.map((call, n) => el("section", { class: "call", "aria-label": "Tool call" },
         el("div", { class: "call-name" }, "Calls ", el("code", {}, call.name)),
         call.arguments && el("pre", { tabindex: "0" }, indented(call.arguments)), wanted && boxes[n])),
-      ...(wanted ? [el("button", { type: "button", class: "primary", click: () => this.actions.results(this.node, boxes.map((box) => box.value)) },
+      ...(wanted ? [el("button", { type: "button", class: "primary", click: send },
         calls.length === 1 ? "Send the result" : "Send the results")] : []),
     );
   }
@@ -126,20 +129,23 @@ export class MessageView {
       return;
     }
     const all = versions(this.conversation, node), at = all.indexOf(node);
-    const step = (by, name, label) => iconButton(name, label, () => actions.show(all[at + by]), { disabled: busy || !all[at + by] });
+    const off = { disabled: busy };
+    const step = (by, name, label) =>
+      iconButton(name, label, () => actions.show(all[at + by]), { disabled: busy || !all[at + by] });
     this.foot.replaceChildren(
       ...(all.length > 1 ? [step(-1, "left", "Earlier version"),
         el("span", { class: "version" }, `${at + 1} / ${all.length}`), step(1, "right", "Later version")] : []),
       ...(node.content ? [copyButton(() => node.content, "Copy this message")] : []),
-      ...(node.role === "user" ? [iconButton("edit", "Edit this message", () => this.edit(), { disabled: busy })] : []),
-      ...(node.role === "assistant" ? [iconButton("again", "Answer again", () => actions.again(node), { disabled: busy })] : []),
+      ...(node.role === "user" ? [iconButton("edit", "Edit this message", () => this.edit(), off)] : []),
+      ...(node.role === "assistant" ? [iconButton("again", "Answer again", () => actions.again(node), off)] : []),
       ...(node.role === "assistant" ? [el("span", { class: "figures" }, figuresOf(node))] : []),
     );
   }
 
   /** Put a box in the place of the text; sending it makes a branch. */
   edit() {
-    const box = el("textarea", { "aria-label": "Edit your message", rows: String(Math.min(12, this.node.content.split("\n").length + 1)) });
+    const rows = String(Math.min(12, this.node.content.split("\n").length + 1));
+    const box = el("textarea", { "aria-label": "Edit your message", rows });
     box.value = this.node.content;
     const leave = () => {
       this.element.classList.remove("editing");
