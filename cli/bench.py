@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ggfw.cli import terminal
-from ggfw.cli.loading import COUNT, load_options, split_load_options
+from ggfw.cli.loading import COUNT, load_options, model_argument, split_load_options
 from ggfw.cli.settings import setting, verb
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class _Counts(click.ParamType):
 
 
 @verb("bench")
-@click.argument("model", required=False)
+@model_argument(required=False)
 @setting("-p", "--prompt-tokens", type=COUNT, default=512, help="Tokens of each prompt; default: 512.")
 @setting(
     "-n", "--new-tokens", type=COUNT, default=128, help="Tokens to draw after each prompt; default: 128."

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ggfw.cli import terminal
+from ggfw.cli.client import find_server, local_option
+from ggfw.cli.conversation import Conversation
+from ggfw.cli.derived import find_preset, with_preset
 from ggfw.cli.generating import (
     check_tokens,
     conversation_options,
@@ -16,19 +19,19 @@ from ggfw.cli.generating import (
     split_generation_options,
     stats_option,
 )
-from ggfw.cli.loading import load_options, split_load_options
+from ggfw.cli.loading import load_options, model_argument, split_load_options
 from ggfw.cli.settings import setting, verb
 from ggfw.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from ggfw import Model
-    from ggfw.cli.conversation import Conversation
+    from ggfw.cli.remote import RemoteModel
 
 __all__ = ["chat", "chat_verb"]
 
 
 @verb("chat")
-@click.argument("model", required=False)
+@model_argument(required=False)
 @conversation_options
 @setting(
     "--tools",
@@ -46,29 +49,46 @@ __all__ = ["chat", "chat_verb"]
 )
 @setting("--no-history", is_flag=True, help="Do not remember what was typed and said for the next time.")
 @setting("--continue", "-c", "resume", is_flag=True, help="Go on with the last conversation.")
+@local_option
 @load_options
 def chat_verb(model: str | None, models_dir: str | None, **options: Any) -> int:
     """Talk with MODEL; without it, choose one of the models that are there. /help lists the commands."""
-    return chat(model, models_dir, options)
+    server = find_server(options.pop("local"))
+    if server is None:
+        return chat(model, models_dir, options)
+    from ggfw.cli.remote import remote_model
+
+    return chat(model, models_dir, options, remote_model(model, click.get_current_context(), server))
 
 
-def chat(name: str | None, models_dir: str | None, options: dict[str, Any]) -> int:
+def chat(
+    name: str | None, models_dir: str | None, options: dict[str, Any], remote: RemoteModel | None = None
+) -> int:
     """Load a model and talk until the user leaves; returns the exit code.
 
     Args:
         name: MODEL as the user wrote it, or None.
         models_dir: the folder that the user named, if any.
         options: of the verb, by name.
+        remote: the model of a server that answers in place of a loaded one.
     """
-    from ggfw.cli.commands import NAMES
-    from ggfw.cli.conversation import Conversation
-    from ggfw.cli.lines import Lines
+    loading, generation = split_load_options(options), split_generation_options(options)
+    if remote is not None:
+        from ggfw.cli.remote import RemoteModel
+
+        server = remote.server
+        return _talk(
+            Conversation(
+                remote, options, generation, lambda other: RemoteModel(server, server.knows(other) or other)
+            ),
+            options,
+        )
     from ggfw.cli.loading import load_model
     from ggfw.cli.resolve import find_model
 
-    remember = not options.get("no_history")
-    path = _model_path(name, models_dir)
-    loading, generation = split_load_options(options), split_generation_options(options)
+    path, preset = find_preset(name, models_dir)
+    path = path or _model_path(name, models_dir)
+    options["system"], generation = with_preset(preset, options["system"], generation)
     loaded: list[Model] = [load_model(path, loading)]
 
     def load(other: str) -> Model:
@@ -80,19 +100,28 @@ def chat(name: str | None, models_dir: str | None, options: dict[str, Any]) -> i
     try:
         check_tokens(generation, loaded[0].loaded.n_vocab)
         talk = Conversation(loaded[0], options, generation, load)
-        if options.get("resume"):
-            _resume(talk)
-        with Lines(remember, NAMES, talk.mark) as lines:
-            if terminal.interactive():
-                terminal.say(f"{talk.model.name} (/help lists the commands)")
-            for line in lines:
-                if not talk.take(line):
-                    break
-        if remember and terminal.interactive() and talk.messages:
-            _keep(talk)
+        talk.messages = list(preset.get("messages", []))
+        return _talk(talk, options)
     finally:
         while loaded:
             loaded.pop().close()
+
+
+def _talk(talk: Conversation, options: dict[str, Any]) -> int:
+    from ggfw.cli.commands import NAMES
+    from ggfw.cli.lines import Lines
+
+    remember = not options.get("no_history")
+    if options.get("resume"):
+        _resume(talk)
+    with Lines(remember, NAMES, talk.mark) as lines:
+        if terminal.interactive():
+            terminal.say(f"{talk.model.name} (/help lists the commands)")
+        for line in lines:
+            if not talk.take(line):
+                break
+    if remember and terminal.interactive() and talk.messages:
+        _keep(talk)
     return 0
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from ggfw.cli import terminal
-from ggfw.cli.loading import load_options, split_load_options
+from ggfw.cli.loading import load_options, model_argument, split_load_options
 from ggfw.cli.settings import setting, verb
 
 __all__ = ["embed_verb"]
 
 
 @verb("embed")
-@click.argument("model")
+@model_argument()
 @click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
 @setting("--json", "as_json", is_flag=True, help="Print JSON: a list of {text, token_count, embedding}.")
 @load_options

@@ -17,6 +17,7 @@ __all__ = [
     "conversation_options",
     "generation_options",
     "read_tools",
+    "resolved_options",
     "sampling_options",
     "split_conversation_options",
     "split_generation_options",
@@ -145,6 +146,19 @@ def split_generation_options(options: dict[str, Any]) -> dict[str, Any]:
         taken["grammar"] = _grammar(taken["grammar"])
     taken["stop"] = [text for text in taken.get("stop", ()) if text] or None
     return {key: value for key, value in taken.items() if value is not None and value is not False}
+
+
+def resolved_options(options: dict[str, Any]) -> None:
+    """Check options of generation under the library's names, or Ollama's, without a model.
+
+    Raises:
+        InvalidRequest: a value that is out of range, or a name that nobody knows.
+    """
+    from ggfw.request import resolve_params
+    from ggfw.sampling import Params
+
+    ours = {"num_predict", "num_ctx", "max_tokens", "stop", "timeout", "ignore_eos", "seed"}
+    resolve_params(Params(), {key: value for key, value in options.items() if key not in ours})
 
 
 def _text_of(path: str) -> str:

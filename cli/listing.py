@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ggfw.cli import terminal
+from ggfw.cli.client import find_server, local_option
 from ggfw.cli.loading import models_dir_option
 from ggfw.cli.settings import setting, verb
 
@@ -17,14 +18,20 @@ _COLUMNS = (
 
 @verb("list")
 @setting("--json", "as_json", is_flag=True, help="Print JSON.")
+@local_option
 @models_dir_option
-def list_verb(as_json: bool, models_dir: str | None) -> None:
-    """List the models in the model folders, also those that cannot be run, and why."""
+def list_verb(as_json: bool, local: bool, models_dir: str | None) -> None:
+    """List the models in the model folders, also those that cannot be run, and why; or those of GGFW_HOST."""
+    from ggfw.cli.derived import all_presets
     from ggfw.cli.folders import all_models, cache_folder, model_folders, ollama_folders
     from ggfw.cli.progress import size
 
-    entries = all_models(models_dir)
-    rows: list[dict[str, Any]] = [{key: entry.to_dict()[key] for key in _COLUMNS} for entry in entries]
+    server = find_server(local)
+    if server is not None and server.named:
+        rows = [_served(model) for model in server.models()]
+    else:
+        rows = [{key: entry.to_dict()[key] for key in _COLUMNS} for entry in all_models(models_dir)]
+        rows += [_derived(preset) for preset in all_presets(models_dir)]
     if as_json:
         terminal.print_json(rows)
         return
@@ -48,3 +55,29 @@ def list_verb(as_json: bool, models_dir: str | None) -> None:
             for row in rows
         ],
     )
+
+
+def _served(model: dict[str, Any]) -> dict[str, Any]:
+    """A row for a model of a server."""
+    details = model.get("details") or {}
+    return {
+        **dict.fromkeys(_COLUMNS, ""),
+        "id": str(model["name"]).removesuffix(":latest"),
+        "size_bytes": model.get("size") or 0,
+        "architecture": details.get("family") or "",
+        "quant": details.get("quantization_level") or "",
+        "context": None,
+        "state": "ok",
+    }
+
+
+def _derived(preset: dict[str, Any]) -> dict[str, Any]:
+    """A row for a derived model, which is a name for another one's file."""
+    return {
+        **dict.fromkeys(_COLUMNS, ""),
+        "id": preset["name"],
+        "size_bytes": 0,
+        "context": None,
+        "state": "derived",
+        "reason": f"made from {preset['from']}",
+    }

@@ -14,7 +14,10 @@ from ggfw.cli.settings import KV_TYPE_NAMES, SPEC_NAMES, setting
 if TYPE_CHECKING:
     from ggfw import Model
 
-__all__ = ["COUNT", "load_model", "load_options", "models_dir_option", "split_load_options"]
+__all__ = [
+    "COUNT", "load_model", "load_options", "loading_given", "model_argument", "models_dir_option",
+    "split_load_options",
+]  # fmt: skip
 
 
 class Count(click.ParamType):
@@ -33,6 +36,18 @@ class Count(click.ParamType):
 
 
 COUNT = Count()
+
+
+def model_argument(name: str = "model", **kwargs: Any) -> Any:
+    """Decorate a verb with an argument that names models, which shells complete; takes what click.argument takes."""
+    return click.argument(name, shell_complete=_complete, **kwargs)
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+    from ggfw.cli.completion import complete_model
+
+    return complete_model(ctx, param, incomplete)
+
 
 models_dir_option = setting(
     "--models-dir",
@@ -121,6 +136,16 @@ def split_load_options(options: dict[str, Any]) -> dict[str, Any]:
 
         taken["draft"] = find_model(draft, options.get("models_dir"))
     return {key: value for key, value in taken.items() if value is not None}
+
+
+def loading_given(context: click.Context) -> str:
+    """The first option of loading that the user typed, as ``--name``; empty when there is none."""
+    from click.core import ParameterSource
+
+    for key in (*_KEYS, "draft", "models_dir"):
+        if key in context.params and context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
+            return f"--{key.replace('_', '-')}"
+    return ""
 
 
 def load_model(path: Path, options: dict[str, Any], **more: Any) -> Model:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ggfw.cli.loading import COUNT, load_options, split_load_options
+from ggfw.cli.loading import COUNT, load_options, model_argument, split_load_options
 from ggfw.cli.settings import setting, verb
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ __all__ = ["logits_verb"]
 
 
 @verb("logits")
-@click.argument("model")
+@model_argument()
 @setting(
     "--ids",
     multiple=True,

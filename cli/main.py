@@ -25,6 +25,11 @@ VERBS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "Serve a model over HTTP."),
     "pull": ("pull", "Fetch models."),
     "list": ("listing", "List the models in the model folders."),
+    "rm": ("store", "Remove models."),
+    "cp": ("store", "Give a model a second name."),
+    "create": ("create", "Make a model from another one with a Modelfile."),
+    "ps": ("running", "List the models that a server has loaded."),
+    "stop": ("running", "Let a server unload models."),
     "show": ("show", "Show what a model file says about itself."),
     "tokenize": ("tokens", "Print the token ids of a text."),
     "detokenize": ("tokens", "Print the text of token ids."),
@@ -37,6 +42,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "trace": ("trace", "Write every named tensor of one run to a file."),
     "plugins": ("plugins", "List, show and check plugins."),
     "doctor": ("doctor", "Report on this machine and this installation."),
+    "config": ("config", "Show the settings that are in force."),
+    "completion": ("completion", "Print a script that completes commands in a shell."),
 }
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from ggfw.cli import terminal
-from ggfw.cli.loading import COUNT, load_options, split_load_options
+from ggfw.cli.loading import COUNT, load_options, model_argument, split_load_options
 from ggfw.cli.settings import setting, verb
 
 __all__ = ["perplexity_verb"]
 
 
 @verb("perplexity")
-@click.argument("model")
+@model_argument()
 @click.argument("file", type=click.Path(allow_dash=True))
 @setting("--chunks", type=COUNT, metavar="N", help="Chunks at most; default: the whole text.")
 @setting("--save-base", metavar="F", help="Write the log-probabilities to F, to compare other models with.")

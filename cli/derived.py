@@ -1,0 +1,101 @@
+"""Models made from others: another model's file with its own system prompt, options and first messages.
+
+They are small JSON files in the folder ``derived`` beside the models that ggfw fetched, the same that its server
+reads and writes: ``name``, ``from``, ``system``, ``options``, ``messages``, ``num_ctx``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ggfw.cli.folders import download_folder
+from ggfw.errors import InvalidRequest, ModelNotFound
+
+__all__ = [
+    "all_presets",
+    "find_preset",
+    "preset_path",
+    "read_preset",
+    "remove_preset",
+    "with_preset",
+    "write_preset",
+]
+
+
+def preset_path(name: str, models_dir: str | None) -> Path:
+    """Return the file of a derived model."""
+    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    return download_folder(models_dir) / "derived" / f"{digest}.json"
+
+
+def read_preset(name: str, models_dir: str | None) -> dict[str, Any] | None:
+    """Return a derived model, or None; case and ``:latest`` do not count.
+
+    Raises:
+        InvalidRequest: its file is damaged.
+    """
+    wanted = name.lower().removesuffix(":latest")
+    return next(
+        (p for p in all_presets(models_dir) if p["name"].lower().removesuffix(":latest") == wanted), None
+    )
+
+
+def all_presets(models_dir: str | None) -> list[dict[str, Any]]:
+    """Return all derived models, by name.
+
+    Raises:
+        InvalidRequest: a file is damaged.
+    """
+    found = []
+    for path in (download_folder(models_dir) / "derived").glob("*.json"):
+        try:
+            preset = json.loads(path.read_text(encoding="utf-8"))
+            if not (isinstance(preset["name"], str) and isinstance(preset["from"], str)):
+                raise ValueError("name and from are missing")
+        except (OSError, ValueError, KeyError, TypeError) as exc:
+            raise InvalidRequest(f"{path} is no derived model ({exc}); remove it") from None
+        found.append(preset)
+    return sorted(found, key=lambda preset: str(preset["name"]))
+
+
+def write_preset(preset: dict[str, Any], models_dir: str | None) -> Path:
+    """Write a derived model; what stood there is replaced at once."""
+    path = preset_path(preset["name"], models_dir)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(f".{os.getpid()}")
+    fresh.write_text(json.dumps(preset, indent=1, ensure_ascii=False), encoding="utf-8")
+    fresh.replace(path)
+    return path
+
+
+def remove_preset(preset: dict[str, Any], models_dir: str | None) -> None:
+    """Remove a derived model."""
+    preset_path(preset["name"], models_dir).unlink(missing_ok=True)
+
+
+def find_preset(name: str | None, models_dir: str | None) -> tuple[Path | None, dict[str, Any]]:
+    """Return (file, preset) where ``name`` is a derived model, else (None, {}).
+
+    Raises:
+        ModelNotFound: the model it was made from is gone.
+    """
+    preset = None if name is None or Path(name).exists() else read_preset(name, models_dir)
+    if preset is None:
+        return None, {}
+    from ggfw.cli.resolve import find_model
+
+    try:
+        return find_model(preset["from"], models_dir), preset
+    except ModelNotFound as exc:
+        raise ModelNotFound(f"{name} was made from {preset['from']}, which is gone: {exc}") from None
+
+
+def with_preset(
+    preset: dict[str, Any], system: str | None, generation: dict[str, Any]
+) -> tuple[str | None, dict[str, Any]]:
+    """Return system prompt and options of generation: the given ones over those of a derived model."""
+    return system or preset.get("system"), {**preset.get("options", {}), **generation}

@@ -1,0 +1,187 @@
+"""Models that are made, copied and removed; settings that are shown; completion."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tiny_models import write_llama
+
+import ggfw
+from ggfw.cli.modelfile import parse
+from ggfw.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from cli_support import Cli
+
+pytest_plugins = ["cli_support"]
+
+MODELFILE = '''\
+# a comment
+FROM tiny
+PARAMETER temperature 0
+PARAMETER num_predict 5
+parameter stop "END"
+PARAMETER stop STOP
+PARAMETER num_thread 4
+SYSTEM """You are
+brief."""
+MESSAGE user hi
+MESSAGE assistant hello there
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the model ``tiny``, in which everything happens."""
+    write_llama(tmp_path / "tiny.gguf", n_ctx=512)
+    monkeypatch.setenv("GGFW_MODELS_DIR", str(tmp_path))
+    return tmp_path
+
+
+# -- Modelfiles ------------------------------------------------------------------------------------------------------
+
+
+def test_a_modelfile() -> None:
+    found = parse(MODELFILE)
+    assert found.base == "tiny" and found.system == "You are\nbrief."
+    assert found.options == {"temperature": 0, "num_predict": 5, "stop": ["END", "STOP"], "num_thread": 4}
+    assert found.messages == [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "hello there"},
+    ]
+    assert parse('FROM x\nTEMPLATE """\n{{ a }}\n"""').template == "{{ a }}"
+    assert parse('from x\nSYSTEM "quoted"').system == "quoted"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "has no FROM"),
+        ("FROM", "line 1 .* FROM needs a value"),
+        ("FROM x\nFORM y", "line 2 .* no instruction 'FORM'"),
+        ("FROM x\nPARAMETER top_k many", "top_k is 'many'"),
+        ('FROM x\nSYSTEM """open', "is not closed"),
+        ("FROM x\nMESSAGE robot hi", "MESSAGE is for"),
+        ("FROM x\nADAPTER y", "adapters are not supported"),
+    ],
+)
+def test_bad_modelfiles(text: str, expected: str) -> None:
+    with pytest.raises(InvalidRequest, match=expected):
+        parse(text)
+
+
+def test_create_run_copy_remove(cli: Cli, folder: Path) -> None:
+    (folder / "Modelfile").write_text(MODELFILE)
+    said = cli("create", "brief", "-f", folder / "Modelfile")
+    assert said.code == 0 and "num_thread is left out" in said.err
+    answer = json.loads(cli("run", "brief", "what", "--json").out)
+    with ggfw.load(folder / "tiny.gguf") as model:
+        messages = [ggfw.system("You are\nbrief."), ggfw.user("hi"), ggfw.assistant("hello there")]
+        expected = model.chat(
+            [*messages, ggfw.user("what")], temperature=0, max_tokens=5, stop=["END", "STOP"]
+        )
+    assert answer["text"] == expected.text and answer["usage"]["completion_tokens"] <= 5
+    assert json.loads(cli("run", "brief", "what", "--json", "-n", "2").out)["usage"]["completion_tokens"] <= 2
+
+    assert cli("create", "briefer", "-f", "-", stdin=b"FROM brief\nPARAMETER top_k 3\n").code == 0
+    assert cli("cp", "briefer", "other:1b").code == 0
+    presets = {p["name"]: p for f in (folder / "derived").glob("*.json") for p in [json.loads(f.read_text())]}
+    assert set(presets) == {"brief", "briefer", "other:1b"}
+    assert presets["other:1b"]["from"] == "tiny" and presets["other:1b"]["options"]["top_k"] == 3
+    rows = {row["id"]: row for row in json.loads(cli("list", "--json").out)}
+    assert rows["briefer"]["state"] == "derived" and rows["briefer"]["reason"] == "made from tiny"
+    assert "architecture   llama" in cli("show", "other:1b").out
+
+    said = cli("rm", "tiny")
+    assert said.code == 1 and "brief" in said.error and (folder / "tiny.gguf").is_file()
+    assert cli("rm", "brief", "briefer", "other:1b").code == 0
+    assert cli("rm", "tiny").code == 0
+    assert not (folder / "tiny.gguf").exists() and not list((folder / "derived").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["rm", "tin"], "did you mean tiny"),  # a part of a name removes nothing
+        (["cp", "tiny", "tiny"], "there is a file of the name"),
+        (["cp", "tiny", "../x"], "cannot be a model's name"),
+        (["cp", "nothing", "x"], "no model is called 'nothing'"),
+    ],
+)
+def test_what_is_refused(cli: Cli, folder: Path, args: list[str], expected: str) -> None:
+    said = cli(*args)
+    assert said.code == 1 and expected in said.error
+    assert (folder / "tiny.gguf").is_file()
+
+
+def test_bad_parameters_are_refused(cli: Cli, folder: Path) -> None:
+    said = cli("create", "x", "-f", "-", stdin=b"FROM tiny\nPARAMETER tpo_k 3\n")
+    assert said.code == 1 and "tpo_k" in said.error
+    assert cli("create", "x", "-f", folder / "none").code == 1
+
+
+def test_models_of_other_programs_stay(cli: Cli, home: Path) -> None:
+    theirs = home / ".lmstudio" / "models" / "theirs.gguf"
+    theirs.parent.mkdir(parents=True)
+    write_llama(theirs)
+    said = cli("rm", "theirs")
+    assert said.code == 1 and "another program" in said.error and theirs.is_file()
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+def test_config(cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = home / ".config" / "ggfw" / "config.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text('threads = 2\ntop-k = 7\n[serve]\napi-key = ["abc"]\n')
+    monkeypatch.setenv("GGFW_TOP_K", "5")
+    assert cli("config", "path").out.strip() == str(path)
+    found = json.loads(cli("config", "show", "--json").out)
+    rows = {row["setting"]: (row["verb"], row["value"], row["source"]) for row in found["settings"]}
+    assert rows["top-k"] == (None, "5", "GGFW_TOP_K") and rows["threads"] == (None, 2, "file")
+    assert rows["api-key"] == ("serve", "(set, not shown)", "file")
+    table = cli("config", "show").out
+    assert "abc" not in table and "GGFW_TOP_K" in table
+
+
+# -- completion ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(cli: Cli, shell: str) -> None:
+    said = cli("completion", shell)
+    assert said.code == 0 and "_GGFW_COMPLETE" in said.out
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=said.out.encode(), check=True, timeout=20)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ggfw verif", ["verify"]),
+        ("ggfw show tin", ["tiny"]),
+        ("ggfw show other:", ["1b"]),
+        ("ggfw show other:1", ["1b"]),
+        ("ggfw show --tens", ["--tensors"]),
+    ],
+)
+def test_bash_completes(cli: Cli, folder: Path, line: str, expected: list[str]) -> None:
+    cli("cp", "tiny", "other:1b")
+    script = cli("completion", "bash").out
+    shell = f"""
+ggfw() {{ {sys.executable} -c 'import sys; from ggfw.cli.main import main; sys.exit(main([]))'; }}
+{script}
+COMP_LINE='{line}' COMP_POINT={len(line)} COMP_WORDBREAKS=$' \\n:='
+_ggfw_completion
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=30)
+    assert done.stdout.split() == expected, done.stderr
