@@ -117,10 +117,9 @@ def write_answer(
         AnswerStopped: the user pressed Ctrl-C; the request is canceled.
     """
     from ggfw import ReasoningDelta, Stream, TextDelta
-    from ggfw.cli.progress import waiting
 
     writer, aside = writer or _Plain(), _Aside(hide_thinking)
-    with Stream(handle) as stream, waiting(state or "", 1.0) if state and not quiet else _nothing() as shown:
+    with Stream(handle) as stream, _watching(None if quiet else state) as shown:
         try:
             for delta in stream.deltas():
                 shown()
@@ -144,8 +143,10 @@ def write_answer(
         return stream.result()
 
 
-def _nothing() -> AbstractContextManager[Callable[[], None]]:
-    return nullcontext(lambda: None)
+def _watching(state: Callable[[], str] | None) -> AbstractContextManager[Callable[[], None]]:
+    from ggfw.cli.progress import waiting
+
+    return nullcontext(lambda: None) if state is None else waiting(state, 1.0)
 
 
 def _canceled(stream: Stream) -> Result | None:

@@ -14,6 +14,7 @@ import click
 
 from ggfw.cli import terminal
 from ggfw.cli.loading import COUNT, load_options, model_argument, split_load_options
+from ggfw.cli.profiling import profile_option, profiling
 from ggfw.cli.settings import setting, verb
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class _Counts(click.ParamType):
 )
 @setting("--raw", is_flag=True, help="Time the step loop alone, without engine, sampler and decoder.")
 @setting("--json", "as_json", is_flag=True, help="Print JSON, with every repetition.")
+@profile_option
 @load_options
 def bench_verb(model: str | None, **options: Any) -> None:
     """Measure prompt and decode speed of MODEL (default: SmolLM2-135M-Instruct) on random tokens.
@@ -96,6 +98,8 @@ def bench_verb(model: str | None, **options: Any) -> None:
     """
     from ggfw.cli.resolve import find_model
 
+    if options["profile"] and len(options["parallel"]) > 1:
+        raise click.UsageError("--profile goes with one value of --parallel")
     path = find_model(model, options["models_dir"])
     loading = split_load_options(options)
     rows = [_measure(path, loading, n_parallel, options) for n_parallel in options["parallel"]]
@@ -144,7 +148,8 @@ def _measure(path: Path, loading: dict[str, Any], n_parallel: int, options: dict
         load_ms = (time.perf_counter() - begin) * 1e3
         once: Callable[..., Sample] = _raw_once if options["raw"] else _engine_once
         once(model, n_parallel, n_prompt, min(n_new, 2), 0)
-        samples = [once(model, n_parallel, n_prompt, n_new, spare) for _ in range(options["repeat"])]
+        with profiling(options["profile"], model):
+            samples = [once(model, n_parallel, n_prompt, n_new, spare) for _ in range(options["repeat"])]
         backend = model.info["backend"]
     return {
         "model": path.name,

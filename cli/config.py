@@ -58,7 +58,9 @@ def _rows(config: dict[str, Any]) -> list[dict[str, Any]]:
         key = name.removeprefix("GGFW_").lower().replace("_", "-")
         rows.append({"verb": None, "setting": key, "value": _shown(key, os.environ[name]), "source": name})
     named = {row["setting"] for row in rows}
-    flat = [(None, key, value) for key, value in config.items() if not isinstance(value, dict)]
+    flat: list[tuple[str | None, str, Any]] = [
+        (None, key, value) for key, value in config.items() if not isinstance(value, dict)
+    ]
     flat += [
         (table, k, v) for table, inner in config.items() if isinstance(inner, dict) for k, v in inner.items()
     ]

@@ -134,7 +134,10 @@ class Conversation:
     def _written(self, handle: Any) -> Result:
         from ggfw.cli.answering import write_answer
 
-        kind = {"hide_thinking": self.hide_thinking, "state": lambda: self.model_state(handle)}
+        kind: dict[str, Any] = {
+            "hide_thinking": self.hide_thinking,
+            "state": lambda: self.model_state(handle),
+        }
         if not (self.markdown and terminal.coloured(sys.stdout)):
             return write_answer(handle, **kind)
         from ggfw.cli.markdown import MarkdownWriter

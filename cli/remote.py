@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -173,7 +173,7 @@ class RemoteHandle:
             raise GenerationError("the server ended the answer early", partial=self._so_far("error"))
         return self._so_far(self._reason)
 
-    def _read(self) -> Iterator[Any]:
+    def _read(self) -> Generator[Any, None, None]:
         # A pause may be as long as the server needs for the prompt: it sends comments meanwhile.
         with self._server.open("POST", self._path, self._body) as answer:
             for raw in answer:

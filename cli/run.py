@@ -23,6 +23,7 @@ from ggfw.cli.generating import (
     stats_option,
 )
 from ggfw.cli.loading import load_options, model_argument, split_load_options
+from ggfw.cli.profiling import profile_option, profiling
 from ggfw.cli.settings import setting, verb
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ MAX_TOKENS = 1024
     "--json", "as_json", is_flag=True, help="Print one JSON object at the end instead of streaming text."
 )
 @stats_option
+@profile_option
 @local_option
 @load_options
 def run_verb(words: tuple[str, ...], **options: Any) -> int:
@@ -83,8 +85,8 @@ def _remote(name: str | None, server: Server | None) -> RemoteModel | None:
 
 def _for_chat(options: dict[str, Any]) -> dict[str, Any]:
     """The options of a chat that was begun with ``ggfw run [MODEL]`` on a terminal."""
-    if any([options.pop(name) for name in ("raw", "as_json", "tools", "tool_choice")]):
-        raise click.UsageError("there is no prompt; --raw, --json and --tools need one")
+    if any([options.pop(name) for name in ("raw", "as_json", "tool_choice", "profile")]):
+        raise click.UsageError("there is no prompt; --raw, --json, --tool-choice and --profile need one")
     return options
 
 
@@ -161,7 +163,8 @@ def _answer(
     generation.setdefault("max_tokens", MAX_TOKENS)
     with load_model(path, loading) as model:
         check_tokens(generation, model.loaded.n_vocab)
-        return _write(_submit(model, prompt, options, generation, preset), options, generation)
+        with profiling(options["profile"], model):
+            return _write(_submit(model, prompt, options, generation, preset), options, generation)
 
 
 def _write(handle: Any, options: dict[str, Any], generation: dict[str, Any]) -> int:

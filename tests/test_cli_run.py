@@ -263,3 +263,19 @@ def test_ctrl_c(cli: Cli, model: Path) -> None:
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130 and err.strip() == b"", err.decode()
     assert time.monotonic() - begin < 10
+
+
+def test_profile(cli: Cli, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.json"
+    assert cli("run", model, "hello", "-n", "200", "--ignore-eos", "--profile", out).code == 0
+    found = json.loads(out.read_text())
+    assert found["$schema"].endswith("file-format-schema.json")
+    native, *python = found["profiles"]
+    frames = found["shared"]["frames"]
+    assert native["name"] == "native steps" and sum(native["weights"]) == native["endValue"] > 0
+    for profile in found["profiles"]:
+        assert len(profile["samples"]) == len(profile["weights"])
+        assert all(0 <= i < len(frames) for sample in profile["samples"] for i in sample)
+    assert any("run_verb" in frames[i]["name"] for p in python for sample in p["samples"] for i in sample)
+    said = cli("run", model, "hello", "--profile", tmp_path / "no" / "p.json")
+    assert said.code == 1 and "cannot be written" in said.error
