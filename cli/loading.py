@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from ggfw import Model
 
 __all__ = [
-    "COUNT", "load_model", "load_options", "loading_given", "model_argument", "models_dir_option",
+    "COUNT", "is_offline", "load_model", "load_options", "loading_given", "model_argument", "models_dir_option",
     "split_load_options",
 ]  # fmt: skip
 
@@ -49,11 +50,41 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> An
     return complete_model(ctx, param, incomplete)
 
 
-models_dir_option = setting(
+_MODELS_DIR = setting(
     "--models-dir",
     metavar="DIR",
     help="Folder of models; default: LM Studio's, Ollama's and ggfw's own.",
 )
+
+
+def _note_offline(context: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        context.meta[OFFLINE] = True
+
+
+#: Key of the context's ``meta`` that says that nothing may be fetched.
+OFFLINE = "ggfw.offline"
+_OFFLINE = setting(
+    "--offline",
+    is_flag=True,
+    expose_value=False,
+    callback=_note_offline,
+    help="Fetch nothing; use what is there.",
+)
+
+
+def models_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a verb with the options that say where models come from."""
+    return _MODELS_DIR(_OFFLINE(command))  # type: ignore[no-any-return]
+
+
+def is_offline() -> bool:
+    """Whether nothing may be fetched: ``--offline``, or the hub's own switch ``HF_HUB_OFFLINE``."""
+    context = click.get_current_context(silent=True)
+    return bool(context is not None and context.meta.get(OFFLINE)) or os.environ.get(
+        "HF_HUB_OFFLINE", ""
+    ).upper() in ("1", "ON", "YES", "TRUE")
+
 
 _OPTIONS = (
     setting("--threads", type=COUNT, help="Threads; default: the usable physical cores."),

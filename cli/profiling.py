@@ -53,7 +53,7 @@ def profiling(path: str | None, model: Model | None) -> Iterator[None]:
         yield
         return
     try:
-        file = open(path, "w", encoding="utf-8")  # noqa: SIM115 -- tried before a long run, written behind it
+        file = open(path, "w", encoding="utf-8")
     except OSError as exc:
         raise InvalidRequest(f"{path} cannot be written: {exc.strerror}", "profile") from exc
     executor: Any = model.loaded.executor if model is not None else None

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 from ggfw.cli import terminal
 from ggfw.cli.derived import read_preset
 from ggfw.cli.folders import all_models, cache_folder, download_folder, model_folders
-from ggfw.errors import AmbiguousModel, GgfwError, ModelNotFound
+from ggfw.cli.loading import is_offline
+from ggfw.errors import AmbiguousModel, GgfwError, ModelNotFound, SourceError
 
 if TYPE_CHECKING:
     from ggfw.catalogue import Entry
     from ggfw.models import ModelEntry
 
 __all__ = [
-    "catalogue_file", "default_model", "fetch", "fetch_entry", "find_model", "is_model", "is_reference", "not_found",
-    "pick",
+    "catalogue_file", "default_model", "fetch", "fetch_entry", "find_model", "is_fetched", "is_model", "is_reference",
+    "not_found", "pick",
 ]  # fmt: skip
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=\S)")
@@ -139,7 +140,19 @@ def default_model(models_dir: str | None) -> Path:
 
 
 def fetch_entry(entry: Entry, models_dir: str | None) -> Path:
-    """Fetch a model of the catalogue, with progress."""
+    """Fetch a model of the catalogue, with progress.
+
+    Raises:
+        SourceError: it cannot be had, or nothing may be fetched.
+    """
+    if not entry.verified:
+        reference = entry.references[0]
+        if not is_fetched(reference, models_dir):
+            terminal.say(
+                f"ggfw: {entry.name} is unverified: it comes from {reference}, with the hub's own checksum"
+            )
+        return fetch(reference, models_dir)
+    _may_fetch(entry.name)
     from ggfw import catalogue
     from ggfw.cli.progress import showing_progress
     from ggfw.registry import default_registry
@@ -166,10 +179,25 @@ def fetch(reference: str, models_dir: str | None, *, again: bool = False) -> Pat
     folder = download_folder(models_dir)
     if not again and (there := recall(folder, reference)):
         return there[0]
+    _may_fetch(reference)
     with showing_progress() as progress:
         paths = fetch_reference(reference, _made(folder), registry, progress)
     remember(folder, reference, paths)
     return paths[0]
+
+
+def is_fetched(reference: str, models_dir: str | None) -> bool:
+    """Whether a reference was fetched before, and its file is still there."""
+    from ggfw.model_source import recall
+
+    return bool(recall(download_folder(models_dir), reference))
+
+
+def _may_fetch(what: str) -> None:
+    if is_offline():
+        raise SourceError(
+            f"{what} is not here, and --offline (or HF_HUB_OFFLINE) forbids to fetch it; `ggfw list` shows what is"
+        )
 
 
 def _made(folder: Path) -> Path:

@@ -1,4 +1,8 @@
-"""The catalogue: short names of models that ggfw can fetch by itself, each with its size and checksum."""
+"""The catalogue: short names of models that ggfw can fetch by itself.
+
+Those with a checksum of ours are verified against it, wherever they came from. The others are references to the hub,
+whose own checksum is all that is checked; the newest file of that name comes.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,10 @@ class Entry:
 
     Args:
         name: the short name; case does not matter.
-        file: name of its file.
-        n_bytes, sha256: of the file.
+        file: name of its file; empty where the reference decides.
+        n_bytes, sha256: of the file; 0 and empty where they are not known.
         references: where it is to be had, tried in this order.
-        n_download: bytes that the first reference transfers, for progress.
+        n_download: bytes that the first reference transfers, for progress; 0: unknown.
     """
 
     name: str
@@ -32,6 +36,37 @@ class Entry:
     references: tuple[str, ...]
     n_download: int
 
+    @property
+    def verified(self) -> bool:
+        """Whether the file's checksum is known here."""
+        return bool(self.sha256)
+
+
+#: Everyday names, as other programs use them -> repository of the hub and quant.
+_EVERYDAY = {
+    "all-minilm:22m": "second-state/All-MiniLM-L6-v2-Embedding-GGUF:Q8_0",
+    "deepseek-r1:1.5b": "unsloth/DeepSeek-R1-Distill-Qwen-1.5B-GGUF:Q4_K_M",
+    "embeddinggemma:300m": "ggml-org/embeddinggemma-300M-GGUF:Q8_0",
+    "gemma3:270m": "unsloth/gemma-3-270m-it-GGUF:Q4_K_M",
+    "gemma3:1b": "ggml-org/gemma-3-1b-it-GGUF:Q4_K_M",
+    "gemma3:4b": "ggml-org/gemma-3-4b-it-GGUF:Q4_K_M",
+    "gpt-oss:20b": "ggml-org/gpt-oss-20b-GGUF",
+    "granite4:micro": "ibm-granite/granite-4.0-micro-GGUF:Q4_K_M",
+    "lfm2:1.2b": "LiquidAI/LFM2-1.2B-GGUF:Q4_K_M",
+    "llama3.1:8b": "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M",
+    "llama3.2:1b": "bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M",
+    "llama3.2:3b": "bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M",
+    "mistral:7b": "bartowski/Mistral-7B-Instruct-v0.3-GGUF:Q4_K_M",
+    "phi4-mini:3.8b": "unsloth/Phi-4-mini-instruct-GGUF:Q4_K_M",
+    "qwen2.5:0.5b": "Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q4_K_M",
+    "qwen2.5-coder:1.5b": "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF:Q4_K_M",
+    "qwen3:0.6b": "unsloth/Qwen3-0.6B-GGUF:Q4_K_M",
+    "qwen3:1.7b": "unsloth/Qwen3-1.7B-GGUF:Q4_K_M",
+    "qwen3:4b": "unsloth/Qwen3-4B-GGUF:Q4_K_M",
+    "smollm2:360m": "bartowski/SmolLM2-360M-Instruct-GGUF:Q4_K_M",
+    "smollm2:1.7b": "HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:Q4_K_M",
+    "smollm3:3b": "ggml-org/SmolLM3-3B-GGUF:Q4_K_M",
+}
 
 CATALOGUE = (
     Entry(
@@ -56,6 +91,7 @@ CATALOGUE = (
         ),
         n_download=238175590,
     ),
+    *(Entry(name, "", 0, "", (f"hf:{where}",), 0) for name, where in _EVERYDAY.items()),
 )
 
 #: The model that ``ggfw run`` uses when none is named.
@@ -65,12 +101,12 @@ DEFAULT = CATALOGUE[0]
 def find(name: str) -> Entry | None:
     """Return the entry of a short name (or of its file's name), case aside; None when there is none."""
     wanted = name.lower()
-    return next((e for e in CATALOGUE if wanted in (e.name.lower(), e.file.lower())), None)
+    return next((e for e in CATALOGUE if wanted and wanted in (e.name.lower(), e.file.lower())), None)
 
 
 def installed(entry: Entry, folders: list[Path]) -> Path | None:
     """Return the entry's file if one of ``folders`` holds it. The checksum was looked at when it was fetched."""
-    for folder in folders:
+    for folder in folders if entry.verified else ():
         path = folder / entry.file
         if path.is_file() and path.stat().st_size == entry.n_bytes:
             return path
@@ -78,20 +114,24 @@ def installed(entry: Entry, folders: list[Path]) -> Path | None:
 
 
 def fetch(entry: Entry, folder: Path, registry: Registry, progress: Progress | None = None) -> Path:
-    """Fetch an entry into ``folder`` from the first of its references that works, and check size and checksum.
+    """Fetch an entry into ``folder`` from the first of its references that works, and check what is known of it.
 
     Raises:
         SourceError: no reference works, or what came is another file; the sentence names the other ways.
     """
 
     def with_total(what: str, done: int, total: int | None) -> None:
-        if progress is not None:
+        if progress is not None and not entry.n_download:
+            progress(what, done, total)
+        elif progress is not None:
             progress(what, *((done, total) if total else (min(done, entry.n_download), entry.n_download)))
 
     reasons = []
     for reference in entry.references:
         try:
             path = fetch_reference(reference, folder, registry, with_total)[0]
+            if not entry.verified:
+                return path
             _check(entry, path, progress)
             target = folder / entry.file
             if path != target:
@@ -101,7 +141,7 @@ def fetch(entry: Entry, folder: Path, registry: Registry, progress: Progress | N
             reasons.append(f"{reference.partition(':')[0]}: {str(exc).rstrip('.')}")
     raise SourceError(
         f"{entry.name} could not be fetched ({'; '.join(reasons)}); pass the path of a GGUF file, "
-        f"or put {entry.file} into {folder}"
+        f"or put {entry.file or 'one'} into {folder}"
     )
 
 

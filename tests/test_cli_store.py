@@ -134,6 +134,38 @@ def test_models_of_other_programs_stay(cli: Cli, home: Path) -> None:
     assert said.code == 1 and "another program" in said.error and theirs.is_file()
 
 
+# -- what may be fetched ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variable", ["", "GGFW_OFFLINE", "HF_HUB_OFFLINE"])
+@pytest.mark.parametrize("name", ["qwen3:0.6b", "hf:me/repo", "SmolLM2-135M-Instruct"])
+def test_offline(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str, name: str) -> None:
+    def never(*args: object, **options: object) -> None:
+        raise AssertionError("something was fetched")
+
+    monkeypatch.setattr("ggfw.catalogue.fetch_reference", never)
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    for args in (("show", name), ("run", name, "hello"), ("pull", name)):
+        said = cli(*args, *([] if variable else ["--offline"]))
+        assert said.code == 1 and "forbids to fetch it" in said.err
+
+
+def test_everyday_names(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name leads to its reference, is said to be unverified, and is found again without a network."""
+    asked = []
+
+    def fetch(reference: str, *args: object) -> list[Path]:
+        asked.append(reference)
+        return [folder / "tiny.gguf"]
+
+    monkeypatch.setattr("ggfw.catalogue.fetch_reference", fetch)
+    said = cli("show", "Qwen3:0.6B")
+    assert said.code == 0 and "unverified" in said.err and asked == ["hf:unsloth/Qwen3-0.6B-GGUF:Q4_K_M"]
+    said = cli("show", "qwen3:0.6b", "--offline")
+    assert said.code == 0 and "unverified" not in said.err and len(asked) == 1
+
+
 # -- settings --------------------------------------------------------------------------------------------------------
 
 

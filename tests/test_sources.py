@@ -314,8 +314,10 @@ def test_hub_client_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_catalogue_entries_are_well_formed() -> None:
     for entry in CATALOGUE:
-        assert catalogue.find(entry.name.upper()) is entry and catalogue.find(entry.file) is entry
-        assert len(entry.sha256) == 64 and entry.n_download <= entry.n_bytes
+        assert catalogue.find(entry.name.upper()) is entry
+        assert not entry.file or catalogue.find(entry.file) is entry
+        assert entry.verified == (len(entry.sha256) == 64) == bool(entry.file)
+        assert entry.n_download <= entry.n_bytes and entry.references
         for reference in entry.references:
             parts = scheme_of(reference, REGISTRY.model_sources)
             assert parts is not None
@@ -323,7 +325,8 @@ def test_catalogue_entries_are_well_formed() -> None:
                 module("hf").parse(parts[1])
             else:
                 assert "==" in parts[1], "what is fetched is pinned"
-    assert catalogue.find("no such model") is None
+    assert catalogue.find("no such model") is None and catalogue.find("") is None
+    assert sum(not entry.verified for entry in CATALOGUE) >= 20
 
 
 def entry(data: bytes, *references: str) -> Entry:
