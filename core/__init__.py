@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ggfw.request import Request
     from ggfw.result import Result, Timings, ToolCall, Usage
     from ggfw.sampling import Params
+    from ggfw.similarity import cosine_similarity
     from ggfw.stream import Stream
 
 _WHERE = {
@@ -88,10 +89,22 @@ _WHERE = {
     "request": ("Request",),
     "result": ("Result", "Timings", "ToolCall", "Usage"),
     "sampling": ("Params",),
+    "similarity": ("cosine_similarity",),
     "stream": ("Stream",),
 }
 #: Modules that are part of the face: ``ggfw.quants.dequantize``, ``ggfw.kernels.matvec``, ...
-_MODULES = ("constraints", "errors", "gguf", "graph", "kernels", "quants", "sampling", "tokenizer", "verify")
+_MODULES = (
+    "constraints",
+    "errors",
+    "gguf",
+    "graph",
+    "kernels",
+    "quantize",
+    "quants",
+    "sampling",
+    "tokenizer",
+    "verify",
+)
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
@@ -136,6 +149,7 @@ __all__ = [
     "Usage",
     "analyze",
     "assistant",
+    "cosine_similarity",
     "discover_models",
     "load",
     "load_skills",

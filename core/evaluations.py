@@ -15,6 +15,7 @@ from ggfw.execute.batch import Wants
 if TYPE_CHECKING:
     from ggfw.engine import Engine
     from ggfw.model import LoadedModel
+    from ggfw.token_search import FoundToken
     from ggfw.tokenizer import Tokenizer
 
 F32 = NDArray[np.float32]
@@ -95,6 +96,22 @@ class Evaluations:
         texts = self._embed_texts(text)
         vectors = self._lengths(await asyncio.wrap_future(self.engine.run(self._embed_job(texts))))
         return vectors[0] if isinstance(text, str) else vectors
+
+    def search_tokens(self, text: str, limit: int = 100) -> list[FoundToken]:
+        """Tokens that contain ``text``, exact ones first; see :func:`ggfw.token_search.search_tokens`."""
+        from ggfw.token_search import search_tokens
+
+        return search_tokens(self.tokenizer, text, limit)
+
+    def nearest_tokens(self, token: int | str, k: int = 10) -> list[FoundToken]:
+        """The ``k`` tokens whose embeddings are most similar to a token's (an id or a text), itself excluded.
+
+        See :func:`ggfw.token_search.nearest_tokens`.
+        """
+        from ggfw.threads import default_threads
+        from ggfw.token_search import nearest_tokens
+
+        return nearest_tokens(self.loaded.gguf, self.tokenizer, token, k, threads=default_threads())
 
     def _embed_texts(self, text: str | Sequence[str]) -> list[str]:
         texts = [text] if isinstance(text, str) else list(text)

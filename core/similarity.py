@@ -1,0 +1,30 @@
+"""How alike two vectors are."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ggfw.errors import InvalidRequest
+
+__all__ = ["cosine_similarity"]
+
+
+def cosine_similarity(a: ArrayLike, b: ArrayLike) -> float:
+    """Return the cosine of the angle between two vectors: 1 for the same direction, 0 for a right angle.
+
+    Args:
+        a, b: (n,) numbers; computed in float64.
+
+    Raises:
+        InvalidRequest: they have different lengths, more than one dimension, no elements, or length zero.
+    """
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if x.ndim != 1 or x.shape != y.shape or x.size == 0:
+        raise InvalidRequest(
+            f"two vectors of the same length were expected, not {x.shape} and {y.shape}", "b"
+        )
+    lengths = float(np.linalg.norm(x)) * float(np.linalg.norm(y))
+    if not lengths > 0.0:
+        raise InvalidRequest("a vector of length zero points nowhere, so it is like no other", "a")
+    return float(np.clip(x @ y / lengths, -1.0, 1.0))
