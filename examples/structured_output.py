@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 import ggfw
 
 
 class Review(BaseModel):
     """What is to be read out of a text."""
+
+    model_config = ConfigDict(extra="forbid")  # else JSON schema allows further properties, and so might the model
 
     mood: Literal["good", "bad", "mixed"]
     stars: int = Field(ge=1, le=5)
