@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +92,14 @@ class _Counts(click.ParamType):
 )
 @setting("--raw", is_flag=True, help="Time the step loop alone, without engine, sampler and decoder.")
 @setting("--json", "as_json", is_flag=True, help="Print JSON, with every repetition.")
+@setting(
+    "--serve",
+    metavar="URL",
+    help="Measure a running server (any with OpenAI's endpoints) through HTTP; MODEL is its name there.",
+)
+@setting("--busy", is_flag=True, help="Let another process use one core meanwhile.")
+@setting("--kernels", is_flag=True, help="Time the matrix products of one layer instead, one by one.")
+@setting("--layer", type=click.IntRange(0), default=0, help="Layer for --kernels; default: 0.")
 @profile_option
 @load_options
 def bench_verb(model: str | None, **options: Any) -> None:
@@ -98,17 +110,54 @@ def bench_verb(model: str | None, **options: Any) -> None:
     """
     from ggfw.cli.resolve import find_model
 
+    if options["serve"]:
+        from ggfw.cli.bench_serve import measure_server
+
+        key = os.environ.get("GGFW_API_KEY")
+        with _busy(options["busy"]):
+            rows = [measure_server(options["serve"], key, model, n, options) for n in options["parallel"]]
+        _print(rows, options["as_json"], "through HTTP")
+        return
+    if options["kernels"]:
+        from ggfw.cli.bench_kernels import measure_kernels, print_kernels
+
+        path = find_model(model, options["models_dir"])
+        repeat, layer = options["repeat"], options["layer"]
+        with _busy(options["busy"]):
+            found = measure_kernels(path, split_load_options(options), layer=layer, repeat=repeat)
+        terminal.print_json(found) if options["as_json"] else print_kernels(found)
+        return
     if options["profile"] and len(options["parallel"]) > 1:
         raise click.UsageError("--profile goes with one value of --parallel")
     path = find_model(model, options["models_dir"])
     loading = split_load_options(options)
-    rows = [_measure(path, loading, n_parallel, options) for n_parallel in options["parallel"]]
-    if options["as_json"]:
+    with _busy(options["busy"]):
+        rows = [_measure(path, loading, n_parallel, options) for n_parallel in options["parallel"]]
+    route = "the step loop alone (--raw)" if options["raw"] else "through engine, sampler and decoder"
+    _print(rows, options["as_json"], route + (", beside a busy process" if options["busy"] else ""))
+
+
+@contextmanager
+def _busy(wanted: bool) -> Iterator[None]:
+    """Keep one core busy with another process while the block runs."""
+    if not wanted:
+        yield
+        return
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"], stdin=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _print(rows: list[dict[str, Any]], as_json: bool, route: str) -> None:
+    if as_json:
         terminal.print_json(rows)
         return
-    route = "the step loop alone (--raw)" if options["raw"] else "through engine, sampler and decoder"
     first = rows[0]
-    click.echo(f"{first['model']}: backend {first['backend']}, {first['threads']} threads, {route}")
+    machine = f"backend {first['backend']}, {first['threads']} threads, " if first["backend"] else ""
+    click.echo(f"{first['model']}: {machine}{route}")
     columns = ["parallel", "prompt", "new", "prompt tok/s", "decode tok/s", "ttft ms", "load ms", "peak MB"]
     terminal.print_table(
         columns,

@@ -104,6 +104,17 @@ def test_ps_and_stop(served: Cli) -> None:
     assert said.code == 1 and "no-such" in said.error
 
 
+def test_bench_of_a_server(served: Cli, url: str) -> None:
+    args = ("--serve", f"{url}/v1", "-p", "20", "-n", "8", "--repeat", "1", "--parallel", "1,2")
+    rows = json.loads(served("bench", "Tiny-Llama", *args, "--json").out)
+    assert [row["parallel"] for row in rows] == [1, 2] and url in rows[0]["mode"]
+    assert rows[1]["samples"][0]["generated_tokens"] == 16
+    assert all(row["decode_tokens_per_second"] > 0 and row["ttft_ms"] > 0 for row in rows)
+    assert "through HTTP" in served("bench", *args[:-2]).out
+    said = served("bench", "nonsense", *args)
+    assert said.code == 1 and "nonsense" in said.error
+
+
 def test_errors(served: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = served("run", "nonsense", "hello")
     assert said.code == 1 and "has no model 'nonsense'" in said.error and "Tiny-Llama" in said.error

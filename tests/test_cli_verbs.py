@@ -305,6 +305,51 @@ def test_bench_of_prompts_only(cli: Cli, model: Path) -> None:
     assert row["decode_tokens_per_second"] == 0 and row["prompt_tokens_per_second"] > 0
 
 
+@pytest.mark.parametrize("flags", [[], ["--activations", "int8"], ["--backend", "generic"]])
+def test_bench_of_kernels(cli: Cli, model: Path, flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ggfw.cli.bench_kernels.WORKING_SET", 1 << 14)
+    monkeypatch.setattr("ggfw.cli.bench_kernels._plain_read", lambda *args: 1e6)
+    found = json.loads(
+        cli("bench", model, "--kernels", "--layer", "1", "--repeat", "2", "--json", *flags).out
+    )
+    assert found["format"] == "llm-kernel-bench.v1" and found["layer"] == 1 and found["model"]["layers"] == 2
+    rows = {row["name"]: row for row in found["kernels"]}
+    names = (
+        "token_embd (row)",
+        "attn_q",
+        "attn_k",
+        "attn_v",
+        "attn_output",
+        "ffn_gate",
+        "ffn_up",
+        "ffn_down",
+        "output",
+    )
+    assert set(names) <= set(rows)
+    assert (rows["attn_k"]["rows"], rows["attn_k"]["cols"]) == (16, 32)
+    for row in found["kernels"]:
+        assert row["gb_per_second"] > 0 and row["runs"] == 2 and row["total_ms"] >= row["avg_ms"] > 0
+    table = cli("bench", model, "--kernels", "--repeat", "1", *flags).out
+    assert "GMAC/S" in table and "ffn_down" in table
+
+
+def test_kernels_are_judged(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A speed beyond a plain read and a wrong product are errors."""
+    monkeypatch.setattr("ggfw.cli.bench_kernels.WORKING_SET", 1 << 14)
+    monkeypatch.setattr("ggfw.cli.bench_kernels._plain_read", lambda *args: 1e-9)
+    said = cli("bench", model, "--kernels", "--repeat", "1")
+    assert said.code == 1 and "faster than a plain read" in said.error
+    monkeypatch.setattr("ggfw.cli.bench_kernels.BOUNDS", {"int16": 0.0})
+    said = cli("bench", model, "--kernels", "--repeat", "1")
+    assert said.code == 1 and "is off by" in said.error
+    assert "no matrices of layer 7" in cli("bench", model, "--kernels", "--layer", "7").error
+
+
+def test_bench_beside_a_busy_process(cli: Cli, model: Path) -> None:
+    said = cli("bench", model, "-p", "20", "-n", "2", "--repeat", "1", "--busy")
+    assert said.code == 0 and "beside a busy process" in said.out
+
+
 def test_verify(cli: Cli, model: Path) -> None:
     said = cli("verify", model)
     assert said.code == 0 and said.out.startswith("ok: ")
