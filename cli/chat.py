@@ -11,7 +11,7 @@ import click
 from ggfw.cli import terminal
 from ggfw.cli.client import find_server, local_option
 from ggfw.cli.conversation import Conversation
-from ggfw.cli.derived import find_preset, with_preset
+from ggfw.cli.derived import find_preset, set_template, with_preset
 from ggfw.cli.generating import (
     check_tokens,
     conversation_options,
@@ -98,6 +98,7 @@ def chat(
         return fresh
 
     try:
+        set_template(loaded[0], preset)
         check_tokens(generation, loaded[0].loaded.n_vocab)
         talk = Conversation(loaded[0], options, generation, load)
         talk.messages = list(preset.get("messages", []))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,18 +42,22 @@ def create_verb(name: str, modelfile: str, local: bool, models_dir: str | None) 
     for key in [key for key in found.options if key in _LOADING]:
         del found.options[key]
         terminal.say(f"ggfw: {key} is left out; `ggfw run --help` lists the options of loading")
-    if found.template:
-        if "{{" in found.template and "{%" not in found.template and ".Prompt" in found.template:
-            raise InvalidRequest(
-                "TEMPLATE is in Go's language; models here use their own template, or one in Jinja",
-                "template",
-            )
-        terminal.say("ggfw: TEMPLATE is left out; the model's own chat template is used")
+    if (
+        found.template
+        and "{{" in found.template
+        and re.search(r"{{-?\s*(if|range|end|else|\.)", found.template)
+    ):
+        raise InvalidRequest(
+            "TEMPLATE is in Go's language; leave it out (the model has its own), or write one in Jinja",
+            "template",
+        )
     facts: dict[str, Any] = {"options": found.options}
     if (limit := found.options.pop("num_predict", None)) is not None and limit >= 0:
         found.options["max_tokens"] = limit  # -1 and -2 mean to the end, which is the default
     if found.system:
         facts["system"] = found.system
+    if found.template:
+        facts["template"] = found.template
     if found.messages:
         facts["messages"] = found.messages
     if "num_ctx" in found.options:
@@ -62,7 +67,9 @@ def create_verb(name: str, modelfile: str, local: bool, models_dir: str | None) 
         parameters = {("num_predict" if key == "max_tokens" else key): v for key, v in found.options.items()}
         body = {"model": name, "from": found.base, "parameters": parameters, "stream": False}
         server.ask(
-            "POST", "/api/create", {**body, **{k: facts[k] for k in ("system", "messages") if k in facts}}
+            "POST",
+            "/api/create",
+            {**body, **{k: facts[k] for k in ("system", "messages", "template") if k in facts}},
         )
     else:
         _write(name, found.base, facts, models_dir)
@@ -91,8 +98,6 @@ def check_name(name: str, models_dir: str | None) -> None:
     Raises:
         InvalidRequest: it is malformed, or that of a file.
     """
-    import re
-
     from ggfw.cli.folders import all_models
 
     if len(name) > 200 or not re.fullmatch(

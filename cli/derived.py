@@ -1,7 +1,8 @@
 """Models made from others: another model's file with its own system prompt, options and first messages.
 
 They are small JSON files in the folder ``derived`` beside the models that ggfw fetched, the same that its server
-reads and writes: ``name``, ``from``, ``system``, ``options``, ``messages``, ``num_ctx``.
+reads and writes: ``name``, ``from``, ``system``, ``options``, ``messages``, ``num_ctx``, ``template``
+(Jinja).
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ggfw.cli.folders import download_folder
 from ggfw.errors import InvalidRequest, ModelNotFound
+
+if TYPE_CHECKING:
+    from ggfw import Model
 
 __all__ = [
     "all_presets",
@@ -21,6 +25,7 @@ __all__ = [
     "preset_path",
     "read_preset",
     "remove_preset",
+    "set_template",
     "with_preset",
     "write_preset",
 ]
@@ -92,6 +97,15 @@ def find_preset(name: str | None, models_dir: str | None) -> tuple[Path | None, 
         return find_model(preset["from"], models_dir), preset
     except ModelNotFound as exc:
         raise ModelNotFound(f"{name} was made from {preset['from']}, which is gone: {exc}") from None
+
+
+def set_template(model: Model, preset: dict[str, Any]) -> None:
+    """Give a loaded model the chat template of a derived one, where that has one."""
+    if preset.get("template"):
+        from ggfw.chat.template import ChatTemplate
+
+        metadata = {**dict(model.gguf.metadata.items()), "tokenizer.chat_template": preset["template"]}
+        model.template = ChatTemplate.of(metadata, model.tokenizer)
 
 
 def with_preset(

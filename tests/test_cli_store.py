@@ -120,6 +120,20 @@ def test_what_is_refused(cli: Cli, folder: Path, args: list[str], expected: str)
     assert (folder / "tiny.gguf").is_file()
 
 
+def test_a_template_of_its_own(cli: Cli, folder: Path) -> None:
+    text = 'FROM tiny\nTEMPLATE """{% for m in messages %}Q: {{ m.content }}\nA:{% endfor %}"""\n'
+    assert cli("create", "plain", "-f", "-", stdin=text.encode()).code == 0
+    with ggfw.load(folder / "tiny.gguf") as model:
+        expected = model.generate("Q: hi\nA:", temperature=0, max_tokens=6).text
+        own = model.chat([ggfw.user("hi")], temperature=0, max_tokens=6).text
+    said = json.loads(cli("run", "plain", "hi", "-n", "6", "--json", "--temp", "0").out)
+    assert said["text"].strip() == expected.strip() != own.strip()
+    assert cli("chat", "plain", "-n", "6", "--temp", "0", stdin=b"hi\n").out.strip() == expected.strip()
+    go = b'FROM tiny\nTEMPLATE """{{ if .System }}{{ .System }}{{ end }}{{ .Prompt }}"""\n'
+    said = cli("create", "go", "-f", "-", stdin=go)
+    assert said.code == 1 and "Go's language" in said.error
+
+
 def test_bad_parameters_are_refused(cli: Cli, folder: Path) -> None:
     said = cli("create", "x", "-f", "-", stdin=b"FROM tiny\nPARAMETER tpo_k 3\n")
     assert said.code == 1 and "tpo_k" in said.error
