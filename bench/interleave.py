@@ -44,7 +44,9 @@ def main(path: str, n_prompt: int = 4000, n_others: int = 4) -> None:
             reader.start()
         time.sleep(2)
         begin = time.perf_counter()
-        together = model.submit(model.request(prompt(n_prompt), max_tokens=1, ignore_eos=True)).result().timings
+        together = (
+            model.submit(model.request(prompt(n_prompt), max_tokens=1, ignore_eos=True)).result().timings
+        )
         end = time.perf_counter()
         for handle in handles:
             handle.cancel()

@@ -13,7 +13,9 @@ import ggfw
 class Review(BaseModel):
     """What is to be read out of a text."""
 
-    model_config = ConfigDict(extra="forbid")  # else JSON schema allows further properties, and so might the model
+    model_config = ConfigDict(
+        extra="forbid"
+    )  # else JSON schema allows further properties, and so might the model
 
     mood: Literal["good", "bad", "mixed"]
     stars: int = Field(ge=1, le=5)

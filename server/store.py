@@ -85,7 +85,11 @@ class Store:
         from ggfw import catalogue
 
         known = catalogue.find(name.removesuffix(":latest"))
-        return known.sha256 if known is not None and known.verified else hashlib.sha256(name.encode()).hexdigest()
+        return (
+            known.sha256
+            if known is not None and known.verified
+            else hashlib.sha256(name.encode()).hexdigest()
+        )
 
     def add_file(self, path: Path, *names: str) -> Entry:
         """Make a file known; one that is known already stays as it is."""

@@ -44,7 +44,9 @@ def test_loop_controls_namespaces_and_block_trimming() -> None:
         ]
     )
     template = ChatTemplate(source)
-    template.capabilities.__dict__["system_role"] = True  # this template drops system messages, which would fold them
+    template.capabilities.__dict__["system_role"] = (
+        True  # this template drops system messages, which would fold them
+    )
     messages = [system("S"), user(" a "), assistant("b"), user("c"), assistant("d")]
     assert template.render(messages).text == "[user|a]\n[assistant|b]\n[user|c]\nn=3"
 

@@ -93,7 +93,9 @@ def test_chat_answers_begin_as_the_reference_says(smollm2_path: Path) -> None:
     """Twenty prompts through the chat template, `make run`'s own among them: 16 tokens each."""
     said = json.loads((REAL / "smollm2-chat.json").read_text(encoding="utf-8"))["prompts"]
     script = (Path(__file__).parents[1] / ".ci" / "verb.sh").read_text(encoding="utf-8")
-    assert script.split("prompt=${MAKE_PROMPT:-", 1)[1].split("}", 1)[0] in [prompt["text"] for prompt in said]
+    assert script.split("prompt=${MAKE_PROMPT:-", 1)[1].split("}", 1)[0] in [
+        prompt["text"] for prompt in said
+    ]
     with ggfw.load(smollm2_path, ctx=512) as model:
         for prompt in said:
             assert list(model.chat_request([ggfw.user(prompt["text"])]).prompt) == prompt["ids"]
