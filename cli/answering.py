@@ -12,6 +12,7 @@ from ggfw.cli import terminal
 if TYPE_CHECKING:
     from ggfw import Handle, Result, Stream
     from ggfw.chat.skill_handle import SkillHandle
+    from ggfw.cli.remote import RemoteHandle
 
 __all__ = [
     "AnswerStopped",
@@ -96,7 +97,7 @@ class _Aside:
 
 
 def write_answer(
-    handle: Handle | SkillHandle,
+    handle: Handle | SkillHandle | RemoteHandle,
     *,
     quiet: bool = False,
     writer: Writer | None = None,
