@@ -120,7 +120,7 @@ def write_answer(
     from ggfw import ReasoningDelta, Stream, TextDelta
 
     writer, aside = writer or _Plain(), _Aside(hide_thinking)
-    with Stream(handle) as stream, _watching(None if quiet else state) as shown:
+    with Stream(handle) as stream, _watching(None if quiet else state) as shown:  # type: ignore[arg-type]
         try:
             for delta in stream.deltas():
                 shown()
