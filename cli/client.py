@@ -10,12 +10,14 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ggfw.cli.settings import setting
 from ggfw.errors import GgfwError, InvalidRequest
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 __all__ = ["Server", "ServerError", "find_server", "local_option"]
 
@@ -69,6 +71,9 @@ class Server:
         self, method: str, path: str, body: Any = None, *, timeout: float | None = 600.0
     ) -> Iterator[HTTPResponse]:
         """Send a request and give the response, to be read while it comes; it is closed at the end."""
+        # 15 ms that a start without a server need not spend
+        from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
         make = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
         connection = make(self._parts.hostname or "", self._parts.port, timeout=timeout)
         headers = {"Accept": "application/json"}
@@ -135,13 +140,24 @@ def find_server(local: bool) -> Server | None:
         server = Server(_url(host, port), key)
         server.ask("GET", "/api/version", timeout=10.0)
         return server
-    if not port.isdigit() or port == "0":
+    if not port.isdigit() or port == "0" or not _listens(int(port)):
         return None
     server = Server(f"http://127.0.0.1:{port}", key, named=False)
     try:
         return server if "ggfw" in server.ask("GET", "/api/version", timeout=PATIENCE) else None
     except ServerError:
         return None
+
+
+def _listens(port: int) -> bool:
+    """Whether anything listens on this port of this machine."""
+    import socket
+
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def _url(host: str, port: str) -> str:
