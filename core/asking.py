@@ -116,7 +116,7 @@ def _call_constraint(model: Model, tools: Tools, given: Constraint | None) -> Co
 
     def control(text: str) -> int | None:
         ids = tokenizer.encode(text, add_special=False, parse_special=True)
-        return ids[0] if len(ids) == 1 and tokenizer.is_control(ids[0]) else None
+        return ids[0] if len(ids) == 1 and tokenizer.is_mark(ids[0]) else None
 
     grammar = model.dialect.call_grammar(
         tools, required=tools.required, parallel=not tools.single, strict=False, control=control

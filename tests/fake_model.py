@@ -73,6 +73,9 @@ class FakeTokenizer:
     def is_control(self, token: int) -> bool:
         return 256 <= token < 256 + len(SPECIALS)
 
+    def is_mark(self, token: int) -> bool:
+        return self.is_control(token)
+
     def find(self, text: str) -> int | None:
         return 256 + self.tokens.index(text) if text in self.tokens else None
 

@@ -119,7 +119,7 @@ def controls(prompt: Prompt) -> list[str]:
     """The control tokens of a prompt, in order; its text comes back."""
     ids = tokenizer().encode_parts(prompt.parts)
     assert tokenizer().decode(ids, special=True) == prompt.text
-    return [tokenizer().piece(i).decode() for i in ids if tokenizer().is_control(i)]
+    return [tokenizer().piece(i).decode() for i in ids if tokenizer().is_mark(i)]
 
 
 def dialect(name: str) -> Dialect:

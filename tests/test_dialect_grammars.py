@@ -183,7 +183,7 @@ def constraint(name: str, control: bool, tools: Tools, *, strict: bool = True) -
 
     def find(text: str) -> int | None:
         ids = known.encode(text, add_special=False, parse_special=True)
-        return ids[0] if len(ids) == 1 and known.is_control(ids[0]) else None
+        return ids[0] if len(ids) == 1 and known.is_mark(ids[0]) else None
 
     grammar: Grammar = dialect(name).call_grammar(
         tools, required=tools.required, parallel=not tools.single, strict=strict, control=find
@@ -303,7 +303,7 @@ def test_whatever_the_grammar_allows_is_read(name: str, control: bool, choice: s
 def likely(control: bool) -> np.ndarray:
     known = tokenizer(control)
     pieces = [known.piece(t).decode("utf-8", "replace") for t in range(known.n_vocab)]
-    return np.asarray([t for t, piece in enumerate(pieces) if LETTERS >= set(piece) or known.is_control(t)])
+    return np.asarray([t for t, piece in enumerate(pieces) if LETTERS >= set(piece) or known.is_mark(t)])
 
 
 def walk(found: GrammarConstraint, control: bool, dice: random.Random) -> str | None:

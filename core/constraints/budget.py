@@ -185,6 +185,6 @@ def limit_reasoning(
 
 
 def _can_open(tokenizer: Tokenizer, text: str) -> bool:
-    """Whether a block that begins with ``text`` is to be expected: it is a token, or begins with a control token."""
+    """Whether a block that begins with ``text`` is to be expected: it is a token, or begins with a mark."""
     ids = tokenizer.encode(text, add_special=False, parse_special=True) if text else []
-    return len(ids) == 1 or (bool(ids) and tokenizer.is_control(ids[0]))
+    return len(ids) == 1 or (bool(ids) and tokenizer.is_mark(ids[0]))

@@ -33,8 +33,8 @@ class _Source:
 class TokenTable:
     """The prefix tree of one vocabulary; see :meth:`of`. Building takes some tenths of a second per 50,000 tokens.
 
-    Control tokens and end-of-generation tokens have no bytes here: text never matches them, a grammar reaches them by
-    id only.
+    Marks (control tokens and their like) and end-of-generation tokens have no bytes here: text never matches them, a
+    grammar reaches them by id only.
 
     Attributes:
         n_vocab: tokens of the vocabulary.
@@ -51,7 +51,7 @@ class TokenTable:
         self.n_vocab = n = tokenizer.n_vocab
         self.eog_ids = tokenizer.eog_ids
         tokens = tokenizer.pieces()
-        special = sorted({i for i in range(n) if tokenizer.is_control(i)} | self.eog_ids)
+        special = sorted({i for i in range(n) if tokenizer.is_mark(i)} | self.eog_ids)
         first = bytearray(token[0] if token else 0 for token in tokens)
         for token in special:
             first[token] = 0

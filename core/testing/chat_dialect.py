@@ -235,7 +235,7 @@ def _vocabulary(control: tuple[str, ...]) -> tuple[Tokenizer, Compiler, np.ndarr
     return (
         tokenizer,
         Compiler(tokenizer),
-        np.array([*likely, *filter(tokenizer.is_control, range(257, len(tokens)))]),
+        np.array([*likely, *filter(tokenizer.is_mark, range(257, len(tokens)))]),
     )
 
 
@@ -245,7 +245,7 @@ def _walks(dialect: Dialect, marks: list[str], closing: list[str]) -> Iterator[s
 
     def control(text: str) -> int | None:
         ids = tokenizer.encode(text, add_special=False, parse_special=True)
-        return ids[0] if len(ids) == 1 and tokenizer.is_control(ids[0]) else None
+        return ids[0] if len(ids) == 1 and tokenizer.is_mark(ids[0]) else None
 
     tools = Tools.of(TOOLS, "required")
     grammar = dialect.call_grammar(tools, required=True, parallel=True, strict=True, control=control)

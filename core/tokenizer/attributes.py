@@ -27,10 +27,11 @@ class TokenType(IntEnum):
 
 
 # Bits, since a corrected token is both what the file says and a control token.
-UNKNOWN, UNUSED, NORMAL, CONTROL, USER_DEFINED, BYTE, LSTRIP, RSTRIP = (1 << k for k in range(8))
+UNKNOWN, UNUSED, NORMAL, CONTROL, USER_DEFINED, BYTE, LSTRIP, RSTRIP, PRINTED = (1 << k for k in range(9))
 SPECIAL = CONTROL | UNKNOWN  # printed only on request, matched in text only where specials are allowed
+MARK = SPECIAL | PRINTED  # matched in text only where specials are allowed, printed or not
 
-_BITS_OF_TYPE = np.zeros(256, np.uint8)
+_BITS_OF_TYPE = np.zeros(256, np.uint16)
 for _type, _bits in (
     (TokenType.NORMAL, NORMAL),
     (TokenType.UNKNOWN, UNKNOWN),
@@ -71,19 +72,21 @@ END_OF_GENERATION_TEXTS: tuple[str, ...] = (
     "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
 )  # fmt: skip
 
-_ALWAYS_PRINTED = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-oss
+# gpt-oss: llama.cpp makes them user-defined, so that they are printed. But then text of users would become them, and a
+# user could end the own message and begin one of the system; here they are recognised as control tokens are.
+_ALWAYS_PRINTED = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
 
-def bits_of_types(types: NDArray[np.integer] | None, count: int) -> NDArray[np.uint8]:
+def bits_of_types(types: NDArray[np.integer] | None, count: int) -> NDArray[np.uint16]:
     """Attribute bits ``(count,)`` of the file's token types; without types every token is normal."""
     if types is None:
-        return np.full(count, NORMAL, np.uint8)
+        return np.full(count, NORMAL, np.uint16)
     small = np.where((types >= 0) & (types < 256), types, 0).astype(np.uint8)
     return _BITS_OF_TYPE[small]
 
 
 def correct_attributes(
-    bits: NDArray[np.uint8],
+    bits: NDArray[np.uint16],
     find: Callable[[str], int | None],
     roles: dict[str, int | None],
 ) -> frozenset[int]:
@@ -116,13 +119,13 @@ def correct_attributes(
     for text in _ALWAYS_PRINTED:
         token = find(text)
         if token is not None:
-            bits[token] = USER_DEFINED
+            bits[token] = USER_DEFINED | PRINTED
     ends.update(roles.get(r) for r in ("eos", "eot", "eom"))
     # gpt-oss and Solar end a channel, not the answer, with <|end|>.
     calls = "<|call|>" in listed or "<|calls|>" in listed
     if "<|end|>" in listed and calls and ("<|return|>" in listed or "<|flush|>" in listed):
         ends.discard(listed["<|end|>"])
-        bits[listed["<|end|>"]] = USER_DEFINED
+        bits[listed["<|end|>"]] = USER_DEFINED | PRINTED
     # Gemma 4 and PLaMo have a </s> that is plain text.
     eos = roles.get("eos")
     plamo = find("<|plamo:eos|>")
@@ -133,7 +136,7 @@ def correct_attributes(
 
 
 def strip_attributes(
-    bits: NDArray[np.uint8], find: Callable[[str], int | None], metadata: Mapping[str, object]
+    bits: NDArray[np.uint16], find: Callable[[str], int | None], metadata: Mapping[str, object]
 ) -> None:
     """Mark tokens that swallow white space beside them; files do not say so, llama.cpp goes by names."""
     pre = str(metadata.get("tokenizer.ggml.pre", ""))
@@ -150,7 +153,7 @@ def strip_attributes(
         for text, on in (("</s>", True), ("<unk>", False), ("<s>", False), ("<|endoftext|>", False)):
             token = find(text)
             if token is not None:
-                bits[token] = bits[token] | RSTRIP if on else bits[token] & ~np.uint8(RSTRIP)
+                bits[token] = bits[token] | RSTRIP if on else bits[token] & ~np.uint16(RSTRIP)
     elif "modern-bert" in name:
         mask = find("[MASK]")
         if mask is not None:

@@ -236,6 +236,11 @@ class Tokenizer:
         self._check(token)
         return bool(self.vocab.bits[token] & attr.SPECIAL)
 
+    def is_mark(self, token: int) -> bool:
+        """Whether text becomes the token only where specials are recognised: control tokens, and a few printed ones."""
+        self._check(token)
+        return bool(self.vocab.bits[token] & attr.MARK)
+
     def is_eog(self, token: int) -> bool:
         """Whether the token ends generation."""
         return token in self.eog_ids

@@ -83,7 +83,7 @@ class Vocabulary:
     Attributes:
         tokens: text of each id, as stored.
         index: id of each text (the last one, should a text come twice).
-        bits: attribute bits (see ``attributes``), uint8 ``(n_vocab,)``.
+        bits: attribute bits (see ``attributes``), uint16 ``(n_vocab,)``.
         scores: float32 ``(n_vocab,)``.
         roles: ids of ``bos eos eot eom unk sep pad mask fim_*``; None where there is none.
         eog_ids: ids that end generation.
@@ -92,7 +92,7 @@ class Vocabulary:
 
     tokens: list[str]
     index: dict[str, int]
-    bits: NDArray[np.uint8]
+    bits: NDArray[np.uint16]
     scores: NDArray[np.float32]
     roles: dict[str, int | None]
     eog_ids: frozenset[int]
@@ -150,19 +150,15 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def is_special(self, token: int) -> bool:
-        """Whether the token is printed only on request (control or unknown)."""
-        return bool(self.bits[token] & attr.SPECIAL)
-
     @cached_property
     def not_text(self) -> frozenset[int]:
         """Ids that merging must never produce, because their text is not what they mean: control, unknown, byte."""
-        return frozenset(np.flatnonzero(self.bits & (attr.SPECIAL | attr.BYTE)).tolist())
+        return frozenset(np.flatnonzero(self.bits & (attr.MARK | attr.BYTE)).tolist())
 
     @cached_property
     def control_table(self) -> SpecialTable:
         """Control, unknown and user-defined tokens, for text in which specials are recognised."""
-        return self._table(attr.SPECIAL | attr.USER_DEFINED)
+        return self._table(attr.MARK | attr.USER_DEFINED)
 
     @cached_property
     def user_table(self) -> SpecialTable:
@@ -173,12 +169,12 @@ class Vocabulary:
         # A corrected token may be control and user-defined at once; it counts as control.
         bits = self.bits
         chosen = np.flatnonzero(bits & mask)
-        if not mask & attr.SPECIAL:
-            chosen = chosen[(bits[chosen] & attr.SPECIAL) == 0]
+        if not mask & attr.MARK:
+            chosen = chosen[(bits[chosen] & attr.MARK) == 0]
         return SpecialTable(
             [
                 SpecialToken(
-                    i, self.tokens[i], bool(b & attr.SPECIAL), bool(b & attr.LSTRIP), bool(b & attr.RSTRIP)
+                    i, self.tokens[i], bool(b & attr.MARK), bool(b & attr.LSTRIP), bool(b & attr.RSTRIP)
                 )
                 for i, b in zip(chosen.tolist(), bits[chosen].tolist(), strict=True)
             ]
