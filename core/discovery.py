@@ -151,6 +151,14 @@ class Found:
     rows: list[Row] = field(default_factory=list)
 
 
+class _Manager(pluggy.PluginManager):
+    """pluggy's, spared the looks at what every Python object has: there are more of them than of anything else."""
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        """See pluggy; names between double underscores mark no hook."""
+        return None if name.startswith("__") else super().parse_hookimpl_opts(plugin, name)
+
+
 def discover(entry_points: Iterable[EntryPoint] | None, switches: Switches) -> Found:
     """Load every plugin once, built-ins first, then by name.
 
@@ -165,7 +173,7 @@ def discover(entry_points: Iterable[EntryPoint] | None, switches: Switches) -> F
     if entry_points is None:
         entry_points = installed_entry_points(group=GROUP)
     doors = sorted(((_origin(ep), ep) for ep in entry_points), key=_load_order)
-    manager = pluggy.PluginManager(GROUP)
+    manager = _Manager(GROUP)
     manager.add_hookspecs(hookspecs)
     found = Found()
     owners: dict[str, Origin] = {}
