@@ -19,7 +19,7 @@ from ggfw.errors import GgfwError, InvalidRequest
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
-__all__ = ["Server", "ServerError", "find_server", "local_option"]
+__all__ = ["Server", "ServerError", "facts", "find_server", "local_option"]
 
 #: Seconds that a server which nobody named may take to say that it is there.
 PATIENCE = 0.5
@@ -107,6 +107,16 @@ class Server:
         wanted = name.lower().removesuffix(":latest")
         names = [str(row["name"]).removesuffix(":latest") for row in self.models()]
         return next((own for own in names if own.lower() == wanted), None)
+
+
+def facts(model: dict[str, Any]) -> dict[str, Any]:
+    """What a server's lists say of a model, under the names that the verbs use; see :meth:`Server.models`."""
+    details = model.get("details") or {}
+    return {
+        "size_bytes": model.get("size") or 0,
+        "architecture": details.get("family") or "",
+        "quant": details.get("quantization_level") or "",
+    }
 
 
 def _reason(answer: HTTPResponse) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ggfw.cli import terminal
-from ggfw.cli.client import find_server, local_option
+from ggfw.cli.client import facts, find_server, local_option
 from ggfw.cli.loading import models_dir_option
 from ggfw.cli.settings import setting, verb
 
@@ -59,13 +59,10 @@ def list_verb(as_json: bool, local: bool, models_dir: str | None) -> None:
 
 def _served(model: dict[str, Any]) -> dict[str, Any]:
     """A row for a model of a server."""
-    details = model.get("details") or {}
     return {
         **dict.fromkeys(_COLUMNS, ""),
         "id": str(model["name"]).removesuffix(":latest"),
-        "size_bytes": model.get("size") or 0,
-        "architecture": details.get("family") or "",
-        "quant": details.get("quantization_level") or "",
+        **facts(model),
         "context": None,
         "state": "ok",
     }

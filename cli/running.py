@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ggfw.cli import terminal
-from ggfw.cli.client import Server, ServerError, find_server
+from ggfw.cli.client import Server, ServerError, facts, find_server
 from ggfw.cli.loading import model_argument
 from ggfw.cli.settings import setting, verb
 
@@ -48,12 +48,9 @@ def ps_verb(as_json: bool) -> None:
 
 
 def _row(model: dict[str, Any]) -> dict[str, Any]:
-    details = model.get("details") or {}
     return {
         "name": str(model["name"]).removesuffix(":latest"),
-        "size_bytes": model.get("size") or 0,
-        "architecture": details.get("family") or "",
-        "quant": details.get("quantization_level") or "",
+        **facts(model),
         "context": model.get("context_length"),
         "expires_at": model.get("expires_at"),
         "until": _until(model.get("expires_at")),

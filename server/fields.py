@@ -173,6 +173,15 @@ class ReasoningFields(Body):
     reasoning_budget: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
+    def reasoning_options(self) -> dict[str, Any]:
+        """What they are in a :class:`ggfw.server.generation.Generation`."""
+        return {
+            "thinking": self.enable_thinking,
+            "effort": self.reasoning_effort,
+            "budget": self.reasoning_budget,
+            "template_args": dict(self.chat_template_kwargs or {}),
+        }
+
 
 def refuse(body: Body, **why: str) -> None:
     """Raise for the first of the fields in ``why`` that was given a value: ``field="what to do instead"``.

@@ -159,6 +159,9 @@ def test_choices_share_the_prompt(model: Model) -> None:
     assert [r.token_ids for r in library] == [r.token_ids for r in four]
     with pytest.raises(InvalidRequest):
         model.generate_choices(prompt, 0)
+    options = {"max_tokens": 8, "temperature": 1.0, "seed": 7, "ignore_eos": True}
+    talks = model.chat_choices([ggfw.user("hi")], 2, **options)
+    assert talks[0].token_ids == model.chat([ggfw.user("hi")], **options).token_ids != talks[1].token_ids
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "qwen35"])

@@ -104,10 +104,7 @@ async def apply_template(request: Request, body: TemplateBody) -> HTTPResponse:
             messages=body.messages,
             tools=body.tools,
             tool_choice=body.tool_choice,
-            thinking=body.enable_thinking,
-            effort=body.reasoning_effort,
-            budget=body.reasoning_budget,
-            template_args=dict(body.chat_template_kwargs or {}),
+            **body.reasoning_options(),
         )
         wanted = with_preset(wanted, lease.entry.preset)
         made = await asyncio.to_thread(first_request, lease.model, state, wanted, "template")

@@ -61,11 +61,8 @@ class GenerateBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFiel
             tools=self.tools,
             tool_choice=self.tool_choice,
             parallel_tool_calls=self.parallel_tool_calls,
-            thinking=self.enable_thinking,
-            effort=self.reasoning_effort,
-            budget=self.reasoning_budget,
-            template_args=dict(self.chat_template_kwargs or {}),
             cache_prompt=self.cache_prompt,
+            **self.reasoning_options(),
             options={
                 **self.sampling(),
                 "max_tokens": self.max_tokens,
