@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,9 @@ from fuzz.target import Target, make
 
 #: Bytes of the longest input.
 LONGEST = 1 << 16
+#: Seconds after which a child with atheris makes room for the next, which goes on with its corpus: atheris keeps some
+#: KiB of every run to itself.
+PERIOD = 120.0
 _HEAD = 32  # executions (8), length of the input (8), size at the beginning (8), size now (8)
 
 
@@ -40,30 +44,35 @@ def fuzz(name: str, seconds: float, *, seed: int, engine: str, findings: Path) -
     """Run one target for a while, going on behind crashes and hangs.
 
     Returns:
-        {target, engine, executions, seconds, findings: [names of files], grown: MiB}
+        {target, engine, executions, seconds, grown_mib, coverage: edges, features, corpus (None where nobody counts
+        them), findings: [names of files]}
     """
     folder = findings / name
     folder.mkdir(parents=True, exist_ok=True)
     before = {path.name for path in folder.iterdir()}
     shared = folder / ".running"
     shared.write_bytes(bytes(_HEAD + LONGEST))
-    end, executions, grown, restarts, used = time.monotonic() + seconds, 0, 0, 0, engine
+    end, executions, grown, restarts = time.monotonic() + seconds, 0, 0, 0
+    coverage: dict[str, int] | None = None
     with shared.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
-        while (left := end - time.monotonic()) > 0.2 and restarts < 200:
+        while (left := end - time.monotonic()) > 0.2 and restarts < 1000:
             memory[:_HEAD] = bytes(_HEAD)
+            period = min(left, PERIOD) if engine == "atheris" else left
             command = [
-                python(), "-m", "fuzz", "--inside", name, "--seconds", f"{left:.1f}", "--seed", str(seed + restarts),
+                python(), "-m", "fuzz", "--inside", name, "--seconds", f"{period:.1f}", "--seed", str(seed + restarts),
                 "--engine", engine, "--findings", str(findings),
             ]  # fmt: skip
             log = folder / ".log"
             with log.open("wb") as output:
                 child = subprocess.Popen(command, stdout=output, stderr=output)
-                why = _watch(child, memory, left)
+                why = _watch(child, memory, period)
             executions += _field(memory, 0)
             grown = max(grown, (_field(memory, 3) - _field(memory, 2)) >> 20)
             restarts += 1
+            told = log.read_text("utf-8", "replace")
+            coverage = _coverage(told) or coverage
             if why:
-                _save(folder, why, _input(memory), log.read_text("utf-8", "replace")[-6000:])
+                _save(folder, why, _input(memory), told[-6000:])
             if not _field(memory, 0) and why:
                 break  # it cannot even begin
     # What the fuzzing engine itself keeps counts too with atheris, so growth decides only without it.
@@ -73,9 +82,15 @@ def fuzz(name: str, seconds: float, *, seed: int, engine: str, findings: Path) -
         path.name for path in folder.iterdir() if path.suffix == ".input" and path.name not in before
     )
     return {
-        "target": name, "engine": used, "executions": executions, "seconds": round(seconds, 1), "grown_mib": grown,
-        "findings": new,
+        "target": name, "engine": engine, "executions": executions, "seconds": round(seconds, 1), "grown_mib": grown,
+        "coverage": coverage, "findings": new,
     }  # fmt: skip
+
+
+def _coverage(told: str) -> dict[str, int] | None:
+    """What libFuzzer, which atheris drives, last said of edges and of the inputs that it keeps."""
+    said = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", told)
+    return dict(zip(("edges", "features", "corpus"), map(int, said[-1]), strict=True)) if said else None
 
 
 def _watch(child: subprocess.Popen[bytes], memory: mmap.mmap, seconds: float) -> str:
