@@ -73,6 +73,11 @@ class Intake:
             raise InvalidRequest(
                 f"token id {bad} is not in the vocabulary of {model.n_vocab}", param="prompt"
             )
+        biased = max(request.params.logit_bias, default=0)
+        if biased >= model.n_vocab:
+            raise InvalidRequest(
+                f"token id {biased} is not in the vocabulary of {model.n_vocab}", param="logit_bias"
+            )
         return min(n_ctx - n, wanted if wanted is not None else n_ctx)
 
     def start(self, work: Running) -> None:

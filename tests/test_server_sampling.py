@@ -95,6 +95,12 @@ def test_suppressed_tokens_keep_the_models_probability(served: Served) -> None:
     assert [t["token"] for t in entry["top_logprobs"]] == ["h", "i"]
 
 
+def test_a_bias_for_a_token_that_is_not_there_is_refused(served: Served) -> None:
+    answer = served.post(logit_bias={"99999999": 1}, max_tokens=1)
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"] == "logit_bias" and "99999999" in error["message"]
+
+
 def test_openai_client_reads_them(served: Served) -> None:
     client = openai.OpenAI(base_url=f"{served.live.url}/v1", api_key="none")
     answer = client.chat.completions.create(
