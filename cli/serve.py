@@ -44,6 +44,11 @@ __all__ = ["serve_verb"]
     help="Keys, one per line; keeps them out of the list of processes.",
 )
 @setting(
+    "--isolate-cache",
+    is_flag=True,
+    help="Share evaluated prompts between requests of the same API key only.",
+)
+@setting(
     "--cors",
     multiple=True,
     metavar="ORIGIN",
@@ -80,6 +85,12 @@ def serve_verb(model: str | None, **options: Any) -> None:
 
     loading = split_load_options(options)
     defaults = split_generation_options(options)
+    keys = _keys(options["api_keys"], options["api_key_file"])
+    if options["isolate_cache"] and not keys:
+        raise InvalidRequest(
+            "--isolate-cache tells clients apart by API keys, but there are none; give --api-key or --api-key-file",
+            "isolate_cache",
+        )
     # Bound before the model is loaded: a port in use should not cost that time.
     with _listen(options["host"], options["port"]) as sock:
         path = find_model(model, options["models_dir"], ask=True)
@@ -92,7 +103,8 @@ def serve_verb(model: str | None, **options: Any) -> None:
                 pool=pool,
                 store=_store(pool, loading | more, options),
                 defaults=defaults,
-                api_keys=_keys(options["api_keys"], options["api_key_file"]) or None,
+                api_keys=keys or None,
+                isolate_cache=options["isolate_cache"],
                 cors=options["cors"] or None,
                 skills=_skills(options["skills"]),
                 ui=not options["no_ui"],

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sanic import Request
@@ -233,10 +233,11 @@ async def answering(
         else:
             held = await stack.enter_async_context(state.pool.lease(name, keep_alive=keep_alive))
         preset = held.entry.preset
+        own = getattr(request.ctx, "ggfw_key", None) if state.isolate_cache else None
         if isinstance(wanted, Generation):
-            wanted = with_preset(wanted, preset)
+            wanted = replace(with_preset(wanted, preset), cache_key=own)
         else:
-            wanted = [with_preset(one, preset) for one in wanted]
+            wanted = [replace(with_preset(one, preset), cache_key=own) for one in wanted]
         choices = await _submitted(held.model, state, wanted, id)
         answers = Answers(request, held, choices, streaming)
         try:

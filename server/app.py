@@ -38,6 +38,7 @@ def create_app(
     max_queue: int | None = None,
     id: str | None = None,
     api_keys: gate.Keys = None,
+    isolate_cache: bool = False,
     cors: gate.Origins = None,
     skills: Any = None,
     ui: bool = False,
@@ -58,6 +59,8 @@ def create_app(
         max_queue: requests that may wait; None = what the model was made with.
         id: what ``/v1/models`` calls the model; default: the file's stem.
         api_keys: one key or several; requests must carry one of them. None: everybody may ask.
+        isolate_cache: whether requests share evaluated prompts with those of the same key only, so that how fast an
+            answer begins says nothing about others.
         cors: origins whose pages may ask, ``"*"`` for all; None: pages from this machine, or all if there are keys.
         skills: what conversations may load; see :meth:`ggfw.Model.chat`.
         ui: whether the chat page is served, at ``/chat`` and to browsers at ``/``.
@@ -96,6 +99,7 @@ def create_app(
         defaults=dict(defaults or {}),
         log=logger,
         log_prompts=log_prompts,
+        isolate_cache=isolate_cache,
         heartbeat=heartbeat,
         skills=None if skills is None else Skills.of(skills),
         store=store,
@@ -145,6 +149,7 @@ def mount(
     pool: Pool | None = None,
     defaults: Mapping[str, Any] | None = None,
     api_keys: gate.Keys = None,
+    isolate_cache: bool = False,
     cors: gate.Origins = None,
     skills: Any = None,
     log: Any = None,
@@ -155,7 +160,7 @@ def mount(
         app: the host's, before it starts. Answers may take long: see that its ``RESPONSE_TIMEOUT`` allows for that.
         model: a :class:`ggfw.Model`; or give a ``pool``. The host closes either.
         url_prefix: put in front of all paths, e.g. ``/llm``.
-        defaults, api_keys, cors, skills, log: see :func:`create_app`.
+        defaults, api_keys, isolate_cache, cors, skills, log: see :func:`create_app`.
     """
     if pool is None:
         pool = Pool()
@@ -164,6 +169,7 @@ def mount(
         pool,
         defaults=dict(defaults or {}),
         log=as_log(log),
+        isolate_cache=isolate_cache,
         skills=None if skills is None else Skills.of(skills),
     )
     for blueprint in blueprints(url_prefix):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 import re
@@ -65,6 +66,8 @@ def install(app: Sanic | Blueprint, *, keys: Keys = None, origins: Origins = Non
                         f"the API key {what}; send it as 'Authorization: Bearer KEY' or as 'X-Api-Key: KEY'"
                     ),
                 )
+            # Tells clients apart for those who need to, without the key itself lying about.
+            request.ctx.ggfw_key = hashlib.sha256(key).digest()
         return None
 
     async def after(request: Request, response: Any) -> None:

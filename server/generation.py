@@ -35,6 +35,7 @@ class Generation:
         options: of :meth:`ggfw.Model.request`, sampling parameters among them.
         num_ctx: positions this request may use of the context.
         cache_prompt: whether the prefix cache may be used.
+        cache_key: only requests with the same one share the prefix cache.
         context: token ids of an earlier exchange that stand in front of the prompt.
     """
 
@@ -51,6 +52,7 @@ class Generation:
     options: dict[str, Any] = field(default_factory=dict)
     num_ctx: int | None = None
     cache_prompt: bool | None = None
+    cache_key: bytes | None = None
     context: Sequence[int] = ()
 
 
@@ -177,6 +179,7 @@ def _adapted(request: Request, wanted: Generation) -> Request:
         ]
     if wanted.cache_prompt is not None:
         request.cache_prompt = wanted.cache_prompt
+    request.cache_key = wanted.cache_key
     if wanted.num_ctx is not None:
         room = wanted.num_ctx - len(request.prompt)
         if room < 1:

@@ -30,6 +30,7 @@ class State:
         defaults: request fields that apply where a request has none (``temperature``, ``max_tokens`` …).
         log: called with (event, fields); None = silence.
         log_prompts: whether prompts and answers may be logged.
+        isolate_cache: whether requests share evaluated prompts with those of the same API key only.
         heartbeat: seconds of silence after which a stream shows that it is alive.
         store: the folder of models that can be fetched, made and removed, if there is one.
         page: answers browsers at ``/``, if there is a page.
@@ -44,6 +45,7 @@ class State:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     log: Callable[[str, dict[str, Any]], None] | None = None
     log_prompts: bool = False
+    isolate_cache: bool = False
     heartbeat: float = HEARTBEAT
     store: Store | None = None
     page: Callable[[Request], Any] | None = None
