@@ -1,6 +1,6 @@
 # `make` explains itself. Every target makes what it needs; the first use of any makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help run chat serve test test-all test-clients test-page lint check bench peers bench-server coverage fuzz cross-build clean
+.PHONY: help run chat serve test test-all test-clients test-page lint check bench peers bench-server bench-http soak coverage fuzz cross-build clean
 .NOTPARALLEL:
 
 ENVIRONMENT := sh .ci/environment.sh
@@ -40,6 +40,8 @@ help:
 	@echo 'make coverage     tests with line coverage'
 	@echo 'make peers        compare speed with llama.cpp: ONLY=...'
 	@echo 'make bench-server many requests at once, beside llama.cpp: ARGS=...'
+	@echo 'make bench-http   what HTTP costs at 1, 8 and 32 clients, beside llama.cpp: ARGS=...'
+	@echo 'make soak         a server under good and bad clients: MINUTES=30 CLIENTS=32'
 	@echo 'make fuzz         run the fuzzers, one after the other: SECONDS=60 ONLY=...'
 	@echo 'make cross-build  compile the C code for Linux, macOS and Windows on x86-64 and arm64'
 	@echo 'make clean        remove what was built (not the models)'
@@ -88,6 +90,14 @@ peers:
 bench-server:
 	@$(ENVIRONMENT) run
 	@$(PY) bench/server_load.py $(or $(value MODE),compare) $(value ARGS)
+
+bench-http:
+	@$(ENVIRONMENT) run
+	@$(PY) bench/http_load.py $(value ARGS)
+
+soak:
+	@$(ENVIRONMENT) run
+	@$(PY) bench/soak.py --minutes $(or $(MINUTES),30) --clients $(or $(CLIENTS),32) $(value ARGS)
 
 fuzz:
 	@$(ENVIRONMENT) test
