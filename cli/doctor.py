@@ -39,17 +39,33 @@ def doctor_verb(ctx: click.Context, as_json: bool, models_dir: str | None) -> in
     if as_json:
         terminal.print_json(report)
     else:
-        for key, value in report.items():
-            if isinstance(value, list):
-                print(f"{key}:")
-                for row in value:
-                    print("  " + "  ".join(str(cell) for cell in row.values() if cell not in ("", None)))
-            else:
-                print(f"{key}: {value}")
+        _print(report)
     for problem in report["problems"]:
         if not as_json:
             terminal.error(problem["problem"])
     return int(bool(report["problems"]))
+
+
+def _print(report: dict[str, Any]) -> None:
+    """The report as one table of facts, and one for each list that has rows."""
+    width = terminal.columns()
+    facts = {key: value for key, value in report.items() if not isinstance(value, list)}
+    folders = [row["folder"] for row in report["model_folders"]]
+    facts["model folders"] = "\n".join(folders) or "none"
+    rows = [
+        [key if n == 0 else "", line]
+        for key, text in facts.items()
+        for n, line in enumerate(text.split("\n"))
+    ]
+    terminal.print_table(["what", "here"], rows, width=width)
+    for name in ("backends", "broken_plugins"):
+        found = report[name]
+        if found:
+            print()
+            cells = [[str(cell) for cell in row.values()] for row in found]
+            terminal.print_table(
+                ["backend" if name == "backends" else "plugin", *list(found[0])[1:]], cells, width=width
+            )
 
 
 def _report(models_dir: str | None, config: str | None) -> dict[str, Any]:

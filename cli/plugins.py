@@ -50,6 +50,8 @@ def list_verb(kind: str | None, strict: bool, as_json: bool) -> int:
         terminal.print_table(
             list(_COLUMNS),
             [[row.kind, row.name, row.version, row.distribution, row.state, _why(row)] for row in shown],
+            width=terminal.columns(),
+            groups=True,
         )
     strict = strict or os.environ.get("GGFW_STRICT_PLUGINS", "") not in ("", "0")
     return int(any(row.state in _BROKEN and (strict or row.distribution == "ggfw") for row in rows))
@@ -130,7 +132,8 @@ def check_verb(name: str, as_json: bool) -> int:
     if as_json:
         terminal.print_json(results)
     else:
-        terminal.print_table(["kind", "name", "rule", "state", "reason"], _lines(results))
+        columns = ["kind", "name", "rule", "state", "reason"]
+        terminal.print_table(columns, _lines(results), width=terminal.columns())
     return int(any(result["state"] == "failed" for result in results))
 
 

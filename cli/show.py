@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from ggfw.cli import terminal
 from ggfw.cli.loading import COUNT, model_argument, models_dir_option
 from ggfw.cli.settings import setting, verb
+from ggfw.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from ggfw.gguf import GGUF
@@ -25,7 +29,12 @@ MAX_SHOWN = 16
 @setting("--metadata", is_flag=True, help="List the metadata; long arrays are cut.")
 @setting("--template", is_flag=True, help="Print the chat template.")
 @setting(
-    "--graph", is_flag=True, help="Print the graph that the architecture describes, and the plan made of it."
+    "--graph",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="-",
+    help="Draw the architecture into FILE (.svg or .html), layers that compute the same once; without FILE, print the "
+    "graph that the architecture describes, and the plan made of it.",
 )
 @setting("--find-token", metavar="TEXT", help="List the tokens that contain TEXT, exact ones first.")
 @setting(
@@ -47,6 +56,7 @@ def show_verb(
     find_token: str | None,
     neighbors: str | None,
     count: int | None,
+    graph: str | None,
     **parts: bool,
 ) -> None:
     """Show what the file of MODEL says about itself: by default a summary, and what it needs to run here.
@@ -58,6 +68,10 @@ def show_verb(
     from ggfw.gguf import GGUF
     from ggfw.support import support
 
+    if graph not in (None, "-") and not str(graph).endswith((".svg", ".html")):
+        raise click.UsageError(
+            f"--graph draws into a file that ends with .svg or .html, and {graph!r} does not"
+        )
     with GGUF.open(find_model(model, models_dir)) as gguf:
         found: dict[str, Any] = {}
         if find_token is not None:
@@ -70,8 +84,12 @@ def show_verb(
             found["tensor_list"] = _tensors(gguf)
         if parts["template"]:
             found["template_text"] = gguf.get("tokenizer.chat_template")
-        if parts["graph"]:
+        if graph == "-":
             found |= _graph(gguf, backend)
+        elif graph is not None:
+            _draw(gguf, graph)
+            if not found and not as_json:
+                return
         if as_json or not found:
             needs = support(gguf, backend=backend)
             summary = facts(gguf, needs)
@@ -146,6 +164,31 @@ def _graph(gguf: GGUF, backend: str | None) -> dict[str, Any]:
     described = Described(gguf, RunConfig(n_ctx), default_registry())
     plan = make_plan(described.graph, KernelSet(backend), max_rows=512, max_outputs=512)
     return {"graph": [repr(node) for node in described.graph.nodes], "plan": plan.describe().splitlines()}
+
+
+def _draw(gguf: GGUF, target: str) -> None:
+    """Write a picture of the architecture."""
+    from ggfw.cli.progress import size
+    from ggfw.gguf import analyze, type_name
+    from ggfw.graph.architecture import RunConfig
+    from ggfw.graph.drawing import draw, page
+    from ggfw.graph.outline import outline
+    from ggfw.model import Described
+    from ggfw.registry import default_registry
+
+    n_ctx = int(gguf.arch_get("context_length", 2048))
+    described = Described(gguf, RunConfig(n_ctx), default_registry())
+    about = analyze(gguf)
+    title = about.name or Path(gguf.paths[0]).stem
+    millions = f"{about.n_parameters / 1e6:,.0f} M parameters"
+    facts = f"{about.architecture}, {millions}, {about.quantization}, {size(about.n_bytes)}"
+    make = page if target.endswith(".html") else draw
+    text = make(outline(described.graph), title, type_name, facts)
+    try:
+        Path(target).write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise InvalidRequest(f"{target} cannot be written: {exc.strerror}", "graph") from exc
+    terminal.say(f"ggfw: {target} written")
 
 
 def _print_summary(found: dict[str, Any]) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
+import unicodedata
 from typing import Any, TextIO
 
 __all__ = [
+    "columns",
     "end_line",
     "error",
     "harmless",
@@ -96,10 +100,53 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def print_table(columns: list[str], rows: list[list[str]]) -> None:
-    """Print rows in aligned columns under capital headings; the last column is not padded."""
+def columns() -> int:
+    """How wide lines may be: the terminal's width, and 80 for everything else."""
+    return shutil.get_terminal_size((80, 24)).columns if is_terminal(sys.stdout) else 80
+
+
+def print_table(columns: list[str], rows: list[list[str]], *, width: int = 0, groups: bool = False) -> None:
+    """Print rows in aligned columns under capital headings; the last column is not padded.
+
+    Args:
+        width: longest line; what does not fit of the last column goes on below it. 0: no limit.
+        groups: the first column becomes a line above the rows that share it.
+    """
     table = [[name.upper().replace("_", " ") for name in columns], *rows]
-    widths = [max(len(row[i]) for row in table) for i in range(len(columns))]
-    for row in table:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        print("  ".join(cells).rstrip())
+    first = int(groups)
+    widths = [max(len(row[i]) for row in table) for i in range(first, len(columns))]
+    indent = 2 * first
+    at = indent + sum(widths[:-1]) + 2 * len(widths[:-1])
+    group = ""
+    for n, row in enumerate(table):
+        if groups and n and row[0] != group:
+            group = row[0]
+            print(group)
+        cells = [cell.ljust(w) for cell, w in zip(row[first:], widths, strict=True)]
+        lead = " " * indent + "".join(f"{cell}  " for cell in cells[:-1])
+        if not width or len(lead) + _cells(row[-1]) <= width:
+            print(f"{lead}{row[-1]}".rstrip())
+            continue
+        wrapped = _wrapped(row[-1], width - at)
+        if len(wrapped) <= 3 and max(map(_cells, wrapped)) <= width - at:
+            print(f"{lead}{wrapped.pop(0)}".rstrip())
+            below = at
+        else:  # too much for the room beside the others: below them
+            print(lead.rstrip())
+            below = indent + 4
+            wrapped = _wrapped(row[-1], width - below)
+        for more in wrapped:
+            print(f"{' ' * below}{more}".rstrip())
+
+
+def _cells(text: str) -> int:
+    """Columns that a text takes on a terminal; DeepSeek's marks have characters that are two wide."""
+    if text.isascii():
+        return len(text)
+    return len(text) + sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of a text; words stay whole, so that they can be searched for."""
+    wide = _cells(text) - len(text)
+    return textwrap.wrap(text, max(width - wide, 1), break_long_words=False, break_on_hyphens=False) or [""]

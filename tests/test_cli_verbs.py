@@ -368,7 +368,8 @@ def test_verify_reports_the_first_bad_step(cli: Cli, model: Path, monkeypatch: p
 
 def test_doctor(cli: Cli) -> None:
     said = cli("doctor")
-    assert said.code == 0 and "generic" in said.out and "threads: " in said.out
+    assert said.code == 0 and "generic" in said.out and "\nthreads " in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
     found = json.loads(cli("doctor", "--json").out)
     assert found["problems"] == [] and any(row["name"] == "generic" for row in found["backends"])
     assert found["python"].startswith(f"{sys.version_info[0]}.{sys.version_info[1]}")
