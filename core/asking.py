@@ -82,6 +82,7 @@ def chat_request(
     ids = tokenizer.encode_parts(prompt.parts)
     stops = (*stop_strings(stop), *model.template.stops, *dialect.stops)
     request = model.request(ids, stop=stops, special_tokens=dialect.special_tokens, **more)
+    request.of_text = True
     calls = _call_constraint(model, offered, request.constraint)
     request.parser = dialect.parser(prompt.text, offered, assured=calls is not None)
     before = dialect.reasoning if calls is None else dialect.reasoning_before_calls

@@ -22,6 +22,7 @@ from ggfw.handle import Handle
 from ggfw.intake import Intake
 from ggfw.metrics import GAP_BOUNDS, STEP_BOUNDS, EngineMetrics, Meter, PoolUse
 from ggfw.request import Request
+from ggfw.respelling import Respelling
 from ggfw.reuse import KeepBudget, PrefixReuse
 from ggfw.running import Running
 from ggfw.scheduler import Scheduler
@@ -90,9 +91,12 @@ class Engine:
             start=self._start_or_fail,
             speculator=None if self.speculator.off else self.speculator,
         )
-        self._intake = Intake(model, self._on_cancel)
+        respelling = None
+        if self.reuse.enabled and not getattr(model, "strict", False):
+            respelling = Respelling(lambda i: model.tokenizer.piece(i), lambda i: model.tokenizer.is_mark(i))
+        self._intake = Intake(model, self._on_cancel, respelling)
         self._meter = Meter()
-        self._stepper = Stepper(model, self.scheduler, self._meter, self._ended)
+        self._stepper = Stepper(model, self.scheduler, self._meter, self._ended, respelling)
         self._inbox: deque[Running] = deque()
         self._jobs: deque[tuple[Generator[Any, None, Any], Future[Any]]] = deque()
         self._wake = threading.Condition(threading.Lock())
@@ -132,7 +136,10 @@ class Engine:
         first = requests[0]
         if any(other.prompt != first.prompt or other.cache_key != first.cache_key for other in requests[1:]):
             raise InvalidRequest("choices have one prompt, but these requests have several", param="n")
-        choices = [self._intake.take(request) for request in requests]
+        choices = [self._intake.take(first)]
+        for request in requests[1:]:
+            request.prompt, request.of_text = first.prompt, False
+            choices.append(self._intake.take(request))
         for other in choices[1:]:
             other.leader = choices[0]
         choices[0].leads = len(choices) > 1

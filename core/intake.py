@@ -20,6 +20,7 @@ from ggfw.sampling.constraint import MaskedConstraint
 if TYPE_CHECKING:
     from ggfw.descriptors import SamplerStage
     from ggfw.model import LoadedModel
+    from ggfw.respelling import Respelling
 
 
 class Intake:
@@ -28,10 +29,14 @@ class Intake:
     Args:
         model: for which requests are.
         on_cancel: called when a handle is canceled.
+        respelling: knows the tokens of conversations; None: prompts stay as they are.
     """
 
-    def __init__(self, model: LoadedModel, on_cancel: Callable[[], None]) -> None:
+    def __init__(
+        self, model: LoadedModel, on_cancel: Callable[[], None], respelling: Respelling | None = None
+    ) -> None:
         self.model = model
+        self._respelling = respelling
         self._on_cancel = on_cancel
 
     @cached_property
@@ -45,6 +50,7 @@ class Intake:
         Raises:
             ContextLengthExceeded, InvalidRequest: see :meth:`ggfw.engine.Engine.submit`.
         """
+        self._respell(request)
         limit = self._check(request)
         request.params = with_seed(request.params)
         setup = self._samplers.setup(
@@ -54,6 +60,15 @@ class Intake:
         decoder = self.model.tokenizer.decoder(special=request.special_tokens)
         output = Output(decoder, StopStrings(request.stop), request.parser)
         return Running(request, handle, limit, output, setup)
+
+    def _respell(self, request: Request) -> None:
+        """Write a prompt in the tokens of the conversation that it goes on with, where they leave it room."""
+        if self._respelling is None or not (request.of_text and request.cache_prompt):
+            return
+        request.of_text = False  # once is enough
+        prompt = self._respelling.respell(request.cache_key, request.prompt)
+        if len(prompt) < min(self.model.n_ctx, capacity(self.model.cache)):
+            request.prompt = prompt
 
     def _check(self, request: Request) -> int:
         """Check a request; gives how many tokens it may draw."""

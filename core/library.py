@@ -281,6 +281,7 @@ class Model(Evaluations):
             logprobs=logprobs,
             cache_prompt=cache_prompt,
             cache_key=cache_key,
+            of_text=isinstance(prompt, str),
         )
 
     def _constraint(self, **options: Any) -> Constraint | None:

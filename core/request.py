@@ -53,6 +53,8 @@ class Request:
             besides; None: no log-probabilities.
         cache_prompt: whether pages of earlier requests may be used, and this one's kept for later ones.
         cache_key: only requests with the same key share pages; None is a key like any other.
+        of_text: whether the prompt is the encoding of a text, so that the tokens in which a model has written the same
+            text may take its place, and what it has evaluated is used again.
     """
 
     prompt: list[int]
@@ -68,6 +70,7 @@ class Request:
     logprobs: int | None = None
     cache_prompt: bool = True
     cache_key: Hashable | None = None
+    of_text: bool = False
 
 
 def resolve_params(base: Params, given: dict[str, Any]) -> Params:

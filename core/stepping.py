@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ggfw.chat.deltas import Delta
     from ggfw.execute.batch import Segment, StepResult
     from ggfw.model import LoadedModel
+    from ggfw.respelling import Respelling
     from ggfw.running import Running
     from ggfw.sampling import TokenLogprob
     from ggfw.sampling.arithmetic import F32
@@ -30,15 +31,22 @@ class Stepper:
         scheduler: plans them.
         meter: counts them.
         on_end: called with the milliseconds that a request took (0 when it failed), when it has ended.
+        respelling: is told the tokens of what was said; None: nobody is.
     """
 
     def __init__(
-        self, model: LoadedModel, scheduler: Scheduler, meter: Meter, on_end: Callable[[float], None]
+        self,
+        model: LoadedModel,
+        scheduler: Scheduler,
+        meter: Meter,
+        on_end: Callable[[float], None],
+        respelling: Respelling | None = None,
     ) -> None:
         self.model = model
         self.scheduler = scheduler
         self.meter = meter
         self._on_end = on_end
+        self._respelling = respelling
         self._lock = threading.Lock()  # so that an abort never hits the step after the one it was meant for
         self._in_step: list[Running] = []
         self._aborted = False
@@ -230,7 +238,7 @@ class Stepper:
         if deltas:
             work.handle._push(deltas)
         result = work.result(reason, self.model.load_ms)
-        self.scheduler.remove(work, keep=True)
+        self._leave(work, keep=True)
         self.meter.finished += 1
         self._on_end(result.timings.total)
         work.handle._finish(result, None)
@@ -245,7 +253,7 @@ class Stepper:
             error.__context__ = broken
         if isinstance(error, GenerationError):
             error.partial = work.result(reason, self.model.load_ms)
-        self.scheduler.remove(work, keep=reason != "error")
+        self._leave(work, keep=reason != "error")
         if isinstance(error, NonFiniteLogits):
             self.scheduler.reuse.forget(work)
         if reason == "canceled":
@@ -254,6 +262,12 @@ class Stepper:
             self.meter.failed += 1
         self._on_end(0.0)
         work.handle._finish(None, error)
+
+    def _leave(self, work: Running, keep: bool) -> None:
+        """Take a request out; what it said is remembered where its pages are."""
+        if keep and self._respelling is not None and work.tokens and work.request.cache_prompt:
+            self._respelling.remember(work.request.cache_key, [*work.request.prompt, *work.tokens])
+        self.scheduler.remove(work, keep=keep)
 
     @staticmethod
     def _last_deltas(work: Running) -> list[Delta]:

@@ -1,0 +1,131 @@
+"""Prompts in the tokens that were drawn: so that a conversation finds its own answers in the cache.
+
+A model may spell a text in other tokens than the tokenizer does (``" f" "ue" "ro"`` for ``" fu" "ero"``). A client
+sends the text back, it is encoded anew, and from that place on nothing of what was evaluated fits any more, although it
+is the same text. So the tokens of the latest conversations are remembered, and a prompt that begins with the text of
+one is written in its tokens, up to the last place where both end a token.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from itertools import count
+
+import numpy as np
+
+#: Conversations that are remembered, and tokens of them all.
+MOST_CONVERSATIONS = 64
+MOST_TOKENS = 1 << 20
+
+
+class Respelling:
+    """See the module. Any thread may call.
+
+    Args:
+        piece: the bytes of a token.
+        is_mark: whether a token is no ordinary text (control tokens, marks of a dialect); it is like itself only.
+        most_tokens: that are remembered, four bytes each; the conversations used least recently are forgotten.
+    """
+
+    def __init__(
+        self,
+        piece: Callable[[int], bytes],
+        is_mark: Callable[[int], bool],
+        most_tokens: int = MOST_TOKENS,
+    ) -> None:
+        self._piece = piece
+        self._is_mark = is_mark
+        self._most_tokens = most_tokens
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._known: OrderedDict[int, tuple[Hashable, np.ndarray]] = OrderedDict()  # latest last
+        self._n_tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def remember(self, key: Hashable, ids: Sequence[int]) -> None:
+        """Take in a conversation: a prompt and what was drawn behind it.
+
+        Args:
+            key: only prompts with the same key are written in its tokens.
+        """
+        new = np.frombuffer(array("i", ids), np.int32)
+        if not new.size:
+            return
+        with self._lock:
+            for number, (other, old) in list(self._known.items()):
+                n = old.size  # the conversation as it stood before
+                if other == key and n <= new.size and old[-1] == new[n - 1] and np.array_equal(old, new[:n]):
+                    self._forget(number)
+            self._known[next(self._numbers)] = key, new
+            self._n_tokens += new.size
+            while len(self._known) > MOST_CONVERSATIONS or self._n_tokens > self._most_tokens:
+                self._forget(next(iter(self._known)))
+
+    def _forget(self, number: int) -> None:
+        self._n_tokens -= self._known.pop(number)[1].size
+
+    def respell(self, key: Hashable, ids: list[int]) -> list[int]:
+        """The tokens of the same text, of which as many as possible are those of a conversation.
+
+        Args:
+            key: see :meth:`remember`.
+            ids: as the tokenizer gives them; this very list is returned where nothing is to be changed.
+        """
+        with self._lock:
+            known = [(number, old) for number, (other, old) in self._known.items() if other == key]
+        if not known or not ids:
+            return ids
+        new = np.frombuffer(array("i", ids), np.int32)
+        best, reach, used, found = 0, 0, None, None
+        for number, old in reversed(known):
+            i, j = self._common(old, new)
+            if j > reach:
+                best, reach, used, found = i, j, number, old
+        if used is None or found is None:
+            return ids
+        with self._lock:
+            if used in self._known:
+                self._known.move_to_end(used)
+        own = found[:best].tolist()
+        return ids if own == ids[:reach] else [*own, *ids[reach:]]
+
+    def _common(self, old: np.ndarray, new: np.ndarray) -> tuple[int, int]:
+        """How many tokens of each spell the longest common text that both end with a token."""
+        n = min(old.size, new.size)
+        differ = old[:n] != new[:n]
+        i = j = int(differ.argmax()) if differ.any() else n
+        a, b = old, new
+        text_a = text_b = b""
+        end_i, end_j = i, j
+        while True:
+            # Whichever is behind goes on; at a common end both do.
+            level = len(text_a) - len(text_b)
+            if level <= 0:
+                if i == a.size:
+                    break
+                token = int(a[i])
+                if level == 0 and j < b.size and token == b[j]:
+                    i, j = i + 1, j + 1
+                    end_i, end_j = i, j
+                    continue
+                if self._is_mark(token):
+                    break
+                text_a += self._piece(token)
+                i += 1
+            if len(text_a) > len(text_b):
+                if j == b.size or self._is_mark(int(b[j])):
+                    break
+                text_b += self._piece(int(b[j]))
+                j += 1
+            n = min(len(text_a), len(text_b))
+            if text_a[:n] != text_b[:n]:
+                break
+            text_a, text_b = text_a[n:], text_b[n:]
+            if not text_a and not text_b:
+                end_i, end_j = i, j
+        return end_i, end_j
