@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import random
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,14 +74,44 @@ def facts(result: Result) -> tuple[Any, ...]:
     return result.token_ids, result.text, tuple(result.logprobs or ())
 
 
-def compare(name: str | Path, n: int, rounds: int, **options: Any) -> EngineMetrics:
+class Rows:
+    """A digest of each whole row of logits from which a request has drawn, by the request's id."""
+
+    def __init__(self, model: Model) -> None:
+        self._found: dict[str, list[bytes]] = defaultdict(list)
+        stepper = model.engine._stepper
+        take = stepper._take_segment
+
+        def noting(work: Any, sampled: int | None, logits: Any, now: float) -> None:
+            assert logits is not None and logits.shape[-1] == model.loaded.n_vocab
+            self._found[work.request.id].append(
+                hashlib.blake2b(logits[-1].tobytes(), digest_size=16).digest()
+            )
+            take(work, sampled, logits, now)
+
+        stepper._take_segment = noting  # type: ignore[method-assign]
+
+    def of(self, result: Result) -> list[bytes]:
+        rows = self._found.pop(result.id)
+        assert len(rows) == len(result.token_ids)
+        return rows
+
+
+def compare(name: str | Path, n: int, rounds: int, n_pages: int = 14, **options: Any) -> EngineMetrics:
+    """Random requests alone and cold, then all at once, cold and warm: every bit of every row of logits is the same."""
     work = jobs(n, seed=n)
-    with small(name, 14, **options) as model:
-        alone = [facts(submit(model, job, cache=False).result(60)) for job in work]
+    with small(name, n_pages, **options) as model:
+        rows = Rows(model)
+        alone = []
+        for job in work:
+            result = submit(model, job, cache=False).result(600)
+            alone.append((facts(result), rows.of(result)))
+        assert model.engine.metrics().preemptions == 0
         for number in range(rounds):
             handles = [submit(model, job) for job in work]
             for handle, want, job in zip(handles, alone, work, strict=True):
-                assert facts(handle.result(120)) == want, (number, job)
+                result = handle.result(1200)
+                assert (facts(result), rows.of(result)) == want, (number, job)
         wait_until(lambda: not model.engine.scheduler)
         metrics = model.engine.metrics()
         assert metrics.failed == 0
@@ -112,7 +145,24 @@ def test_two_hundred_alone_and_together(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["smollm2_path", "gemma3_path"])
 def test_quantised_files_with_one_arithmetic(which: str, request: pytest.FixtureRequest) -> None:
-    assert compare(request.getfixturevalue(which), 24, 1, deterministic=True).preemptions > 0
+    metrics = compare(request.getfixturevalue(which), 200, 1, deterministic=True)
+    assert metrics.preemptions > 3 and metrics.prefix_evictions > 20 and metrics.cached_tokens > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen35", "nemotron_h"])
+def test_quantised_hybrids_with_one_arithmetic(name: str, tmp_path: Path) -> None:
+    """Random models of real proportions, 300 million parameters."""
+    spec = importlib.util.spec_from_file_location(
+        "synthetic", Path(__file__).parent.parent / "bench/synthetic.py"
+    )
+    assert spec is not None and spec.loader is not None
+    synthetic = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(synthetic)
+    path = tmp_path / f"{name}.gguf"
+    synthetic.write(name, path)
+    metrics = compare(path, 200, 1, deterministic=True)
+    assert metrics.preemptions > 3 and metrics.cached_tokens > 0
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma3", "qwen35"])
