@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ggfw.models import ModelEntry
 
-__all__ = ["all_models", "cache_folder", "download_folder", "model_folders", "ollama_models"]
+__all__ = ["all_models", "cache_folder", "download_folder", "model_folders", "ollama_models", "packed_folder"]
 
 #: Media type of the layer of an Ollama manifest that is the GGUF file.
 _OLLAMA_MODEL = "application/vnd.ollama.image.model"
@@ -22,6 +22,13 @@ def cache_folder() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("ggfw", appauthor=False) / "models"
+
+
+def packed_folder() -> Path:
+    """Return the folder of packed weights, see :mod:`ggfw.packed_cache`."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("ggfw", appauthor=False) / "packed"
 
 
 def download_folder(models_dir: str | None) -> Path:

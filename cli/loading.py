@@ -142,6 +142,14 @@ _OPTIONS = (
         metavar="MB",
         help="MiB for beginnings of prompts that need no second evaluation; 0: off; default: by the cache.",
     ),
+    setting(
+        "--packed-cache-mb",
+        type=click.IntRange(min=0),
+        default=2048,
+        show_default=True,
+        metavar="MB",
+        help="MiB on disk for weights in the layout that the kernels read, which make later starts faster; 0: none.",
+    ),
     models_dir_option,
 )
 
@@ -161,6 +169,12 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def split_load_options(options: dict[str, Any]) -> dict[str, Any]:
     """Take the loading options out of a verb's options; those not given are left to the library."""
     taken = {key: options.pop(key) for key in _KEYS if key in options}
+    packed_cache_mb = options.pop("packed_cache_mb", 0)
+    if packed_cache_mb:
+        from ggfw.cli.folders import packed_folder
+        from ggfw.packed_cache import PackedCache
+
+        taken["packed_cache"] = PackedCache(packed_folder(), packed_cache_mb)
     draft = options.pop("draft", None)
     if draft is not None:
         from ggfw.cli.resolve import find_model
@@ -173,7 +187,7 @@ def loading_given(context: click.Context) -> str:
     """The first option of loading that the user typed, as ``--name``; empty when there is none."""
     from click.core import ParameterSource
 
-    for key in (*_KEYS, "draft", "models_dir"):
+    for key in (*_KEYS, "packed_cache_mb", "draft", "models_dir"):
         if key in context.params and context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
             return f"--{key.replace('_', '-')}"
     return ""

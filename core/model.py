@@ -31,6 +31,7 @@ from ggfw.threads import default_threads
 
 if TYPE_CHECKING:
     from ggfw.execute.batch import Executor
+    from ggfw.packed_cache import PackedCache
     from ggfw.tokenizer import Tokenizer
 
 #: Name of the executor that is no kernel backend.
@@ -157,6 +158,7 @@ class LoadedModel:
         activations: str | None = None,
         deterministic: bool | None = None,
         n_state_ring: int = 2,
+        packed_cache: PackedCache | None = None,
         registry: Registry | None = None,
         log: Callable[[str, dict[str, Any]], None] | None = None,
     ) -> LoadedModel:
@@ -179,6 +181,7 @@ class LoadedModel:
                 whether its prompt was read whole, in chunks of any size, or token by token; None = where all matrices
                 are F32.
             n_state_ring: recurrent states kept of each sequence: two more than the drafts that may be verified at once.
+            packed_cache: where packed weights are kept between processes; None = nowhere.
             registry: None = that of the process.
             log: called with (event, fields); None = silence.
 
@@ -227,8 +230,9 @@ class LoadedModel:
             n_slots = n_parallel if described.layout.states else 0
             cache = Cache(described.layout.pools, pages_each * PAGE_SIZE * n_parallel, n_slots, n_state_ring)
             executor = _executor(
-                described, cache, backend, kv_type, ubatch, threads, registry, activations, deterministic
-            )
+                described, cache, backend, kv_type, ubatch, threads, registry, activations, deterministic,
+                packed_cache,
+            )  # fmt: skip
             try:
                 check_vocabulary(gguf, executor.n_vocab)
             except BaseException:
@@ -295,6 +299,7 @@ def _executor(
     registry: Registry,
     activations: str | None,
     deterministic: bool,
+    packed_cache: PackedCache | None,
 ) -> Executor:
     if backend == REFERENCE:
         from ggfw.execute.reference import ReferenceExecutor
@@ -311,6 +316,7 @@ def _executor(
         kv_type=kv_type,
         max_rows=ubatch,
         threads=threads or default_threads(),
+        packed_cache=packed_cache,
     )
 
 

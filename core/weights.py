@@ -2,13 +2,16 @@
 
 Packing follows use: a matrix that is multiplied is packed once (a tied output serves the token look-up from the
 packed form); a table that is only looked up by row stays mapped in file layout; vectors become float32. The mapping
-of a packed tensor is released, so that resident memory stays near the file's size.
+of a packed tensor is released, so that resident memory stays near the file's size. Packed weights may come from, and
+go to, a cache on disk (:mod:`ggfw.packed_cache`).
 """
 
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +22,11 @@ from ggfw.gguf import GGUF
 from ggfw.graph.plan import Plan
 from ggfw.graph.weights import WeightRef
 
+if TYPE_CHECKING:
+    from ggfw.packed_cache import PackedCache
+
 _ALIGN = 64
+_SAMPLES = 16  # places of each file whose bytes are part of the key of its packed weights
 
 
 class NativeWeights:
@@ -29,12 +36,16 @@ class NativeWeights:
         gguf: the file; kept mapped for tables in file layout.
         plan: whose steps say how each tensor is used.
         kernels: whose ``pack`` decides the layout.
+        cache: where packed weights may be found, and are stored; None = they are packed anew.
+
+    Attributes:
+        mapped: (path, bytes) of the file that the packed weights are mapped from; None when they were packed.
 
     Raises:
         BackendError: memory is short.
     """
 
-    def __init__(self, gguf: GGUF, plan: Plan, kernels: KernelSet) -> None:
+    def __init__(self, gguf: GGUF, plan: Plan, kernels: KernelSet, cache: PackedCache | None = None) -> None:
         self._gguf = gguf
         self._kernels = kernels
         self._ffi, self._lib = kernels.native.ffi, kernels.native.lib
@@ -43,11 +54,13 @@ class NativeWeights:
         self._keep: list[Any] = []
         self._memory: Any = None
         self._memory_bytes = 0
-        self._pack(plan)
+        self._storing: Thread | None = None
+        self.mapped: tuple[Path, np.ndarray] | None = None
+        self._pack(plan, cache)
 
     # -- matrices ------------------------------------------------------------------------------------------------
 
-    def _pack(self, plan: Plan) -> None:
+    def _pack(self, plan: Plan, cache: PackedCache | None) -> None:
         multiplied: dict[str, tuple[WeightRef, str]] = {}
         looked_up: dict[str, WeightRef] = {}
         for step in plan.steps:
@@ -62,29 +75,61 @@ class NativeWeights:
             kernel = self._kernels.pair(op, self._kernels.weight_type(ref, op))[0]
             size = kernel.pack_size(n_out, n_in) if kernel.pack != self._ffi.NULL else 0
             sizes[name] = -(-size * prod(ref.shape[:-2]) // _ALIGN) * _ALIGN
-        self._memory_bytes = sum(sizes.values())
-        if self._memory_bytes:
-            self._memory = self._lib.ggfw_memory_new(self._memory_bytes, 1)
-            if self._memory == self._ffi.NULL:
-                raise BackendError(
-                    f"{self._memory_bytes >> 20} MiB for packed weights are not to be had; free memory, or choose a "
-                    "smaller quantisation of the model"
-                )
-        place = self._ffi.cast("uint8_t *", self._memory) if self._memory_bytes else self._ffi.NULL
-        from_file = []
+        n_bytes = sum(sizes.values())
+        key = self._cache_key(multiplied, sizes) if cache is not None and n_bytes else None
+        if cache is not None and key is not None:
+            data = cache.find(key, n_bytes, self._kernels.native)
+            if data is not None:
+                self.mapped = cache.path(key), data
+        place = self._memory_for(n_bytes)
+        packings = []
         for name, (ref, op) in multiplied.items():
-            packing, data, is_file = self._place(ref, op, place)
+            if self._place(ref, op, place) and self.mapped is None:
+                packings.append((ref, place))
             place += sizes[name]
-            if packing is not None and is_file:
-                from_file.append((packing, data))
-            elif (
-                packing is not None
-            ):  # dequantised for this: packed at once, so that one such array exists at a time
-                self._run([(packing, data)])
-        self._run(from_file)
+        self._run(packings)
+        if cache is not None and key is not None and self.mapped is None:
+            data = np.frombuffer(self._ffi.buffer(self._memory, n_bytes), np.uint8)
+            self._storing = cache.store(key, data, self._kernels.native)
         for name, ref in looked_up.items():
             if name not in self._matrices:
                 self._matrices[name] = self._in_file_layout(ref)
+
+    def _memory_for(self, n_bytes: int) -> Any:
+        """Where packed weights begin: in the mapped file, or in new memory."""
+        if self.mapped is not None:
+            return self._ffi.cast("uint8_t *", self.mapped[1].ctypes.data)
+        if not n_bytes:
+            return self._ffi.cast("uint8_t *", 0)
+        self._memory, self._memory_bytes = self._lib.ggfw_memory_new(n_bytes, 1), n_bytes
+        if self._memory == self._ffi.NULL:
+            self._memory = None
+            raise BackendError(
+                f"{n_bytes >> 20} MiB for packed weights are not to be had; free memory, or choose a "
+                "smaller quantisation of the model"
+            )
+        return self._ffi.cast("uint8_t *", self._memory)
+
+    def _cache_key(self, multiplied: dict[str, tuple[WeightRef, str]], sizes: dict[str, int]) -> bytes | None:
+        """What tells these packed weights from all others; None for a model that is no file.
+
+        Of a file: its tensors' names, types and places, size, time of change, and bytes from all over it. Of the
+        layout: the libraries that pack, byte for byte, and which of their kernels.
+        """
+        from ggfw.packed_cache import packed_key
+
+        if not self._gguf.mappings:
+            return None
+        files = []
+        for path, data in self._gguf.mappings:
+            places = [len(data) * i // _SAMPLES for i in range(_SAMPLES)]
+            samples = [bytes(data[place : place + 64]) for place in places]
+            files.append((len(data), path.stat().st_mtime_ns, samples))
+        tensors = [
+            (name, op, ref.ggml_type, ref.shape, self._gguf.tensors[name].offset, sizes[name])
+            for name, (ref, op) in multiplied.items()
+        ]
+        return packed_key([files, tensors, self._kernels.identity])
 
     def _file_data(self, ref: WeightRef, ggml_type: int) -> tuple[Any, bool]:
         """Return (pointer to rows of ``ggml_type``, whether they are the file's own bytes)."""
@@ -95,7 +140,24 @@ class NativeWeights:
             "uint8_t *", quants.dequantize(info.ggml_type, info.data, ref.shape)
         ), False
 
-    def _run(self, packings: list[tuple[Any, Any]]) -> None:
+    def _run(self, packings: list[tuple[WeightRef, Any]]) -> None:
+        """Pack (matrix, place) pairs."""
+        from_file = []
+        for ref, place in packings:
+            weight, info = self._matrices[ref.name], self._gguf.tensors[ref.name]
+            data, is_file = self._file_data(ref, weight.format)
+            packing = self._ffi.new("ggfw_packing *")
+            packing.kernel, packing.file_rows, packing.packed = weight.kernel, data, place
+            packing.n_out, packing.n_in, packing.n_expert = weight.n_out, weight.n_in, weight.n_expert
+            # Pages of a mapped file come back from disk; a file given as bytes is left alone.
+            packing.release = is_file and info.mapped
+            if is_file:
+                from_file.append((packing, data))
+            else:  # dequantised for this: packed at once, so that one such array exists at a time
+                self._run_native([(packing, data)])
+        self._run_native(from_file)
+
+    def _run_native(self, packings: list[tuple[Any, Any]]) -> None:
         """Pack (packing, data) pairs in one call, without the interpreter lock: the tokenizer is built meanwhile."""
         jobs = self._ffi.new("ggfw_packing[]", len(packings))
         for i, (packing, _) in enumerate(packings):
@@ -104,27 +166,21 @@ class NativeWeights:
         if status != self._lib.GGFW_OK:
             raise BackendError(f"the weights cannot be packed (status {status}); memory may be short")
 
-    def _place(self, ref: WeightRef, op: str, place: Any) -> tuple[Any, Any, bool]:
-        """Note where a matrix will be; returns (``ggfw_packing *`` or None in file layout, data, is it the file's)."""
+    def _place(self, ref: WeightRef, op: str, place: Any) -> bool:
+        """Note where a matrix will be; returns whether it is packed (to ``place``) or stays in file layout."""
         ggml_type = self._kernels.weight_type(ref, op)
         kernel = self._kernels.pair(op, ggml_type)[0]
-        data, is_file = self._file_data(ref, ggml_type)
         n_out, n_in = ref.shape[-2:]
-        n_expert = prod(ref.shape[:-2])
         weight = self._matrices[ref.name] = self._new(ref, ggml_type, kernel)
         if kernel.pack == self._ffi.NULL:
+            data, _ = self._file_data(ref, ggml_type)
             self._keep.append(data)
             weight.data, weight.layout = data, self._lib.GGFW_LAYOUT_FILE
             weight.expert_stride = quants.row_bytes(ggml_type, n_in) * n_out
-            return None, data, is_file
+            return False
         weight.data, weight.layout = place, self._lib.GGFW_LAYOUT_PACKED
         weight.expert_stride = kernel.pack_size(n_out, n_in)
-        packing = self._ffi.new("ggfw_packing *")
-        packing.kernel, packing.file_rows, packing.packed = kernel, data, place
-        packing.n_out, packing.n_in, packing.n_expert = n_out, n_in, n_expert
-        # Pages of a mapped file come back from disk; a file given as bytes is left alone.
-        packing.release = is_file and self._gguf.tensors[ref.name].mapped
-        return packing, data, is_file
+        return True
 
     def _in_file_layout(self, ref: WeightRef) -> Any:
         ggml_type = ref.ggml_type if self._kernels.find("embed", ref.ggml_type) is not None else F32_FORMAT
@@ -167,6 +223,10 @@ class NativeWeights:
 
     def close(self) -> None:
         """Free the packed weights; steps that use them must not run any more."""
+        if self._storing is not None:
+            self._storing.join()
+            self._storing = None
+        self.mapped = None
         if self._memory is not None:
             self._lib.ggfw_memory_free(self._memory, self._memory_bytes)
             self._memory = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ggfw.errors import ModelFileError
 from ggfw.gguf import GGUF
@@ -35,13 +35,19 @@ class FileGuard:
         self._broken = ""
         self._watches: list[tuple[Path, int]] = []
         self._stats: list[tuple[Path, tuple[int, ...]]] = []
+        self._native = native
         for path, data in gguf.mappings:
-            number = native.lib.ggfw_file_watch(native.ffi.cast("void *", data.ctypes.data), len(data))
-            if number >= 0:
-                self._watches.append((path, number))
-            if (found := _stat(path)) is not None:
-                self._stats.append((path, found))
+            self.watch(path, data)
         self._next = time.monotonic() + INTERVAL
+
+    def watch(self, path: Path, data: Any) -> None:
+        """Watch another file: (n_bytes,) uint8 over the whole mapping of ``path``."""
+        ffi, lib = self._native.ffi, self._native.lib
+        number = lib.ggfw_file_watch(ffi.cast("void *", data.ctypes.data), len(data))
+        if number >= 0:
+            self._watches.append((path, number))
+        if (found := _stat(path)) is not None:
+            self._stats.append((path, found))
 
     def check(self) -> None:
         """Look whether a file has changed; cheap, for every step.

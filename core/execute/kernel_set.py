@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ggfw.errors import BackendError, InvalidRequest
@@ -67,6 +68,15 @@ class KernelSet:
         if not self.libraries:
             raise BackendError("no kernel backend can be opened; see `ggfw plugins list`, or reinstall ggfw")
         self.name = self.libraries[0].name
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What tells this set from others that might pack differently: its libraries, and what was asked for."""
+        # Not at the top: OpenSSL takes milliseconds that a start without a cache can spare.
+        from hashlib import blake2b
+
+        digests = [blake2b(Path(library.path).read_bytes()).hexdigest() for library in self.libraries]
+        return tuple(digests), tuple(self.activations), self.deterministic
 
     def find(self, op: str, ggml_type: int | None, n_in: int | None = None) -> tuple[Any, Any] | None:
         """Return the (decode, prompt) kernels of an op, or None.

@@ -37,10 +37,12 @@ class KernelLibrary:
 
     Attributes:
         name: of its backend descriptor.
+        path: of the library.
         kernels: pointers to its ``ggfw_kernel`` entries by (op, format).
     """
 
     name: str
+    path: str
     kernels: dict[tuple[int, int], list[Any]]
     handle: Any
 
@@ -119,7 +121,7 @@ def kernel_library(descriptor: KernelBackend, registry: Registry | None = None) 
         for i in range(table.n_kernels):
             kernel = table.kernels + i
             kernels.setdefault((kernel.op, kernel.format), []).append(kernel)
-        library = _libraries[path] = KernelLibrary(descriptor.name, kernels, handle)
+        library = _libraries[path] = KernelLibrary(descriptor.name, path, kernels, handle)
         return library
 
 

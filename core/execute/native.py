@@ -6,7 +6,7 @@ Control arrays are made once; a step only fills them in. A plan with NumPy ops o
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from ggfw.sampling import SamplerSetup
 from ggfw.sampling.native import STATUS_NOT_DRAWN, NativeSampler
 from ggfw.weights import NativeWeights
 
+if TYPE_CHECKING:
+    from ggfw.packed_cache import PackedCache
+
 #: Software prefetch distance in bytes until it is calibrated per machine (kernels in L3 like more, DRAM less).
 PREFETCH = 2048
 
@@ -46,6 +49,7 @@ class NativeExecutor:
         max_rows: rows of the largest batch.
         threads: threads of the process's pool.
         fuse, keep_all: see :func:`ggfw.graph.lower.make_plan`.
+        packed_cache: where packed weights are kept between processes; None = nowhere.
     """
 
     verifies = True
@@ -63,6 +67,7 @@ class NativeExecutor:
         prefetch: int = PREFETCH,
         fuse: bool = True,
         keep_all: bool = False,
+        packed_cache: PackedCache | None = None,
     ) -> None:
         self.name = kernels.name
         self.native_seconds = 0.0  # in native calls so far, whichever thread made them
@@ -84,7 +89,9 @@ class NativeExecutor:
         ffi, lib = self._ffi, self._lib = kernels.native.ffi, kernels.native.lib
         lib.ggfw_threads_set(threads, 100)
         self._guard = FileGuard(kernels.native, gguf)
-        self.weights = NativeWeights(gguf, self.plan, kernels)
+        self.weights = NativeWeights(gguf, self.plan, kernels, packed_cache)
+        if self.weights.mapped is not None:
+            self._guard.watch(*self.weights.mapped)
         self._guard.check()
         self._memory: list[tuple[Any, int]] = []
         self._pools = self._make_pools(cache, kv_type)

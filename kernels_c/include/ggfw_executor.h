@@ -76,6 +76,10 @@ int32_t ggfw_pack(const ggfw_packing *packings, int32_t n);
 int32_t ggfw_linear_once(const ggfw_kernel *linear, const ggfw_kernel *quantize, const void *file_rows, int64_t n_out,
                          int64_t n_in, const float *x, int32_t n_rows, float *y);
 
+/* One 64-bit sum of each block of `block` bytes (the last may be shorter), by the pool's threads: tells a damaged file
+ * from a sound one, and has read all of it afterwards. Returns enum ggfw_status. */
+int32_t ggfw_checksums(const void *data, int64_t n_bytes, int64_t block, uint64_t *sums);
+
 /* A mapped file may be cut short by others while it is read, which ends a process with SIGBUS. Reads in a watched range
  * give zeros instead from then on, and the range counts as failed. The first call installs the handler; faults elsewhere
  * go to the one before. Returns a number for the other two calls, -1 where too many ranges are watched or files cannot

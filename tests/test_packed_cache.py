@@ -1,0 +1,148 @@
+"""Packed weights on disk: the same results, shared files, damaged or foreign ones never used, bounded folders."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ggfw
+from ggfw.errors import ModelFileError
+from ggfw.execute.library import native
+from ggfw.packed_cache import PackedCache, packed_key
+
+DATA = Path(__file__).parent / "data" / "quants"
+KEY = packed_key(["tests"])
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _logits(path: Path, cache: PackedCache | None) -> tuple[np.ndarray, bool]:
+    """All logits of a short prompt, and whether the weights were mapped."""
+    with ggfw.load(path, ctx=64, threads=2, packed_cache=cache) as model:
+        mapped = model.loaded.executor.weights.mapped is not None
+        return np.asarray(model.logits([1, 5, 9, 12])), mapped
+
+
+def _store(cache: PackedCache, key: bytes, n_bytes: int) -> np.ndarray:
+    data = np.random.default_rng(n_bytes).integers(0, 256, n_bytes, np.uint8)
+    thread = cache.store(key, data, native())
+    assert thread is not None
+    thread.join()
+    return data
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    found = sorted(DATA.glob("q-llama*.gguf")) + sorted(DATA.glob("q-mixtral*.gguf"))
+    return Path(shutil.copy(found[0], tmp_path / "model.gguf"))
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.gguf")), ids=lambda p: p.stem)
+def test_mapped_weights_give_the_same_bits(path: Path, tmp_path: Path) -> None:
+    cache = PackedCache(tmp_path / "packed", 64)
+    packed, first = _logits(path, cache)
+    mapped, second = _logits(path, cache)
+    assert not first
+    assert second
+    assert np.array_equal(packed, mapped)
+    assert np.array_equal(packed, _logits(path, None)[0])
+
+
+def test_any_damage_is_found_and_the_weights_are_packed_anew(model: Path, tmp_path: Path) -> None:
+    cache = PackedCache(tmp_path / "packed", 64)
+    expected, _ = _logits(model, cache)
+    (stored,) = _files(cache.folder)
+    sound = stored.read_bytes()
+    for at in (0, len(sound) // 2, len(sound) - 1, len(sound) - 60):
+        damaged = bytearray(sound)
+        damaged[at] ^= 1
+        stored.write_bytes(damaged)
+        found, mapped = _logits(model, cache)
+        assert not mapped, at
+        assert np.array_equal(found, expected)
+        assert stored.read_bytes() == sound
+    for length in (0, 7, len(sound) - 1):
+        stored.write_bytes(sound[:length])
+        assert not _logits(model, cache)[1], length
+    stored.write_bytes(sound + b"\0")
+    assert not _logits(model, cache)[1]
+
+
+def test_weights_changed_in_the_file_are_not_served_from_the_cache(model: Path, tmp_path: Path) -> None:
+    cache = PackedCache(tmp_path / "packed", 64)
+    before, _ = _logits(model, cache)
+    raw = bytearray(model.read_bytes())
+    raw[-200:] = bytes(200)
+    model.write_bytes(raw)
+    os.utime(model, ns=(1, 1))
+    after, mapped = _logits(model, cache)
+    assert not mapped
+    assert np.array_equal(after, _logits(model, None)[0])
+    assert len(_files(cache.folder)) == 2
+    assert before.shape == after.shape
+
+
+def test_other_arithmetic_packs_for_itself(model: Path, tmp_path: Path) -> None:
+    cache = PackedCache(tmp_path / "packed", 64)
+    for activations in ("int16", "int8", "int16"):
+        ggfw.load(model, ctx=64, packed_cache=cache, activations=activations).close()
+    assert len(_files(cache.folder)) == 2
+
+
+@pytest.mark.parametrize("n_bytes", [1, 63, 64, 65, 1 << 20, (3 << 20) + 17])
+def test_find_returns_what_was_stored(n_bytes: int, tmp_path: Path) -> None:
+    cache = PackedCache(tmp_path, 64)
+    data = _store(cache, KEY, n_bytes)
+    found = cache.find(KEY, n_bytes, native())
+    assert found is not None
+    assert np.array_equal(found, data)
+    assert cache.find(KEY, n_bytes + 1, native()) is None
+
+
+def test_a_file_under_another_key_is_refused(tmp_path: Path) -> None:
+    cache = PackedCache(tmp_path, 64)
+    _store(cache, KEY, 1000)
+    other = packed_key(["others"])
+    cache.path(KEY).rename(cache.path(other))
+    assert cache.find(other, 1000, native()) is None
+    assert _files(tmp_path) == []
+
+
+def test_the_longest_unused_goes_first(tmp_path: Path) -> None:
+    cache = PackedCache(tmp_path, 1)
+    keys = [packed_key([i]) for i in range(4)]
+    for age, key in enumerate(keys[:3]):
+        _store(cache, key, 300_000)
+        os.utime(cache.path(key), ns=(age + 1, 1))
+    assert cache.find(keys[0], 300_000, native()) is not None  # now used last
+    _store(cache, keys[3], 300_000)
+    assert {p for p in _files(tmp_path)} == {cache.path(keys[i]) for i in (0, 2, 3)}
+
+
+def test_what_would_fill_the_folder_is_not_stored(tmp_path: Path) -> None:
+    cache = PackedCache(tmp_path, 1)
+    assert cache.store(KEY, np.zeros(600_000, np.uint8), native()) is None
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "packed").write_text("a file where the folder should be")
+    logits, mapped = _logits(model, PackedCache(tmp_path / "packed", 64))
+    assert not mapped
+    assert np.array_equal(logits, _logits(model, None)[0])
+
+
+def test_a_cut_mapping_ends_the_model_not_the_process(model: Path, tmp_path: Path) -> None:
+    cache = PackedCache(tmp_path / "packed", 64)
+    _logits(model, cache)
+    (stored,) = _files(cache.folder)
+    with ggfw.load(model, ctx=64, packed_cache=cache) as mapped:
+        os.truncate(stored, 0)
+        with pytest.raises(ModelFileError, match="cut short"):
+            mapped.logits([1, 5, 9])
+    assert not _logits(model, cache)[1]
