@@ -217,6 +217,7 @@ class Engine:
             preemptions=self.scheduler.n_preempted,
             drafts_proposed=meter.drafts_proposed,
             drafts_accepted=meter.drafts_accepted,
+            skipped=meter.skipped,
             finished=meter.finished,
             canceled=meter.canceled,
             failed=meter.failed,

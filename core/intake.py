@@ -15,7 +15,7 @@ from ggfw.request import Request, check_logprobs, check_max_tokens, with_seed
 from ggfw.running import Running
 from ggfw.sampling import SamplerFactory, StopStrings
 from ggfw.sampling.constrained import ConstrainedSampler
-from ggfw.sampling.constraint import MaskedConstraint
+from ggfw.sampling.constraint import Foreseeing, MaskedConstraint
 
 if TYPE_CHECKING:
     from ggfw.descriptors import SamplerStage
@@ -111,6 +111,9 @@ class Intake:
                 chain = setup.sampler()
                 chain.seed(request.prompt)
             work.host, work.masked = ConstrainedSampler(chain, constraint), constraint
+            # Without the row, a draw would not have moved the generator, and there would be no log-probability.
+            if native and request.params.is_greedy and work.logprobs is None:
+                work.skips = constraint if isinstance(constraint, Foreseeing) else None
             return
         if constraint is None and native:
             work.native = self.model.executor.new_sampler(setup, request.prompt)

@@ -81,6 +81,7 @@ class EngineMetrics:
         snapshot_bytes: of them, snapshots of recurrent state.
         preemptions: of running requests.
         drafts_proposed, drafts_accepted: tokens of speculation.
+        skipped: tokens that were the only ones a constraint allowed, taken without asking the model.
         canceled, failed: requests that ended so; finished: all others that ended.
     """
 
@@ -106,6 +107,7 @@ class EngineMetrics:
     preemptions: int = 0
     drafts_proposed: int = 0
     drafts_accepted: int = 0
+    skipped: int = 0
     finished: int = 0
     canceled: int = 0
     failed: int = 0
@@ -116,7 +118,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.prompt_tokens = self.generated_tokens = self.rows = self.request_steps = 0
-        self.drafts_proposed = self.drafts_accepted = 0
+        self.drafts_proposed = self.drafts_accepted = self.skipped = 0
         self.finished = self.canceled = self.failed = 0
         self.steps = 0
         self.step_sum = self.gap_sum = self.python_seconds = 0.0

@@ -14,7 +14,7 @@ from ggfw.request import Request
 from ggfw.result import Result, Timings, Usage
 from ggfw.sampling import Sampler, SamplerSetup
 from ggfw.sampling.constrained import ConstrainedSampler
-from ggfw.sampling.constraint import MaskedConstraint
+from ggfw.sampling.constraint import Foreseeing, MaskedConstraint
 
 if TYPE_CHECKING:
     from ggfw.cache.snapshots import State
@@ -41,6 +41,8 @@ class Running:
             last token.
         n_fed: tokens of ``feed`` that are in the cache.
         n_cached: prompt tokens that needed no evaluation when it began.
+        skips: its constraint, if a token that is the only one allowed may be taken without asking the model.
+        n_ahead: tokens in front of the last one that were taken so, and are not in the cache yet.
         states: snapshots of recurrent state on the way, with their positions.
         serial: number in the order of submission.
         leader: the first of the choices that share this request's prompt, or None.
@@ -53,7 +55,7 @@ class Running:
     __slots__ = (
         "request", "handle", "limit", "output", "tokens", "sequence", "native", "host", "n_fed", "n_cached",
         "t_submit", "t_start", "t_first", "t_last", "deadline", "setup", "logprobs", "masked", "feed", "states",
-        "serial", "leader", "leads", "has_room", "ended", "track",
+        "serial", "leader", "leads", "has_room", "ended", "track", "skips", "n_ahead",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +75,8 @@ class Running:
         self.feed = request.prompt
         self.n_fed = 0
         self.n_cached = 0
+        self.skips: Foreseeing | None = None
+        self.n_ahead = 0
         self.states: list[tuple[int, State]] = []
         self.serial = next(_serials)
         self.leader: Running | None = None
@@ -102,11 +106,11 @@ class Running:
     def rewind(self) -> None:
         """Begin again behind what was drawn: it is in no cache any more, sampler and text stay as they are."""
         self.feed = [*self.request.prompt, *self.tokens[:-1]]
-        self.n_fed = 0
+        self.n_fed = self.n_ahead = 0
 
     def release(self) -> None:
         """Give samplers back, and what a draft model holds."""
-        self.native = self.host = self.masked = None
+        self.native = self.host = self.masked = self.skips = None
         if self.track is not None:
             self.track.close()
             self.track = None

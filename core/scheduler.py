@@ -133,7 +133,7 @@ class Scheduler:
         segments = self._decode_segments(work, guess=not reading)
         n_decode = len(segments)
         for segment in segments:
-            n_decode += segment.n_draft
+            n_decode += len(segment.tokens) - 1
         n_prompt = 0
         if reading:
             outputs = self.max_outputs - n_decode
@@ -155,14 +155,13 @@ class Scheduler:
         for i, one in enumerate(decoding):
             sequence = one.sequence
             assert sequence is not None
-            drafts = guesses[i] if guesses else []
+            drafts = guesses[i] if guesses and not one.n_ahead else []
             if drafts:
                 drafts = drafts[: max(sequence.room() - 1, 0)]
                 sequence.reserve(1 + len(drafts))
             n = len(drafts)
-            segments.append(
-                Segment(sequence, [one.tokens[-1], *drafts], 1 + n, sampler=one.native, n_draft=n)
-            )
+            tokens = [*one.tokens[-1 - one.n_ahead :], *drafts]
+            segments.append(Segment(sequence, tokens, 1 + n, sampler=one.native, n_draft=n))
         return segments
 
     # -- prompts --------------------------------------------------------------------------------------------------
@@ -225,11 +224,11 @@ class Scheduler:
             if sequence is None or one.n_fed < len(one.feed):
                 continue
             one.has_room = True
-            if sequence.n_positions % PAGE_SIZE:
+            if sequence.n_positions % PAGE_SIZE and not one.n_ahead:
                 continue  # in the middle of a page of its own
             while one.sequence is not None:
                 try:
-                    sequence.reserve(1)
+                    sequence.reserve(1 + one.n_ahead)
                     break
                 except OutOfPages:
                     if len(self.running) == 1:  # something else has the pages, and gives them back

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ggfw.scheduler import Scheduler, Step
 
 
+#: Tokens that one request may take in a row without asking the model; each is a row of the next step.
+MOST_AHEAD = 15
+
+
 class Stepper:
     """See the module. The engine's thread owns it; only :meth:`abort` may be called by others.
 
@@ -47,6 +51,7 @@ class Stepper:
         self.meter = meter
         self._on_end = on_end
         self._respelling = respelling
+        self._most_ahead = min(MOST_AHEAD, model.executor.max_rows // scheduler.n_parallel - 1)
         self._lock = threading.Lock()  # so that an abort never hits the step after the one it was meant for
         self._in_step: list[Running] = []
         self._aborted = False
@@ -112,6 +117,8 @@ class Stepper:
             if segment.prompt:
                 work.n_fed += len(segment.tokens)
                 reuse.read(work)
+            else:
+                work.n_ahead = 0
             if not segment.n_outputs:
                 continue
             row += segment.n_outputs
@@ -121,6 +128,8 @@ class Stepper:
                     self._take_drafts(work, segment, [sampled, *out.followers.get(i, ())], logits, now)
                 else:
                     self._take_segment(work, sampled, logits, now)
+                if work.skips is not None:
+                    self._skip(work, now)
             except Exception as error:
                 self.fail(work, wrapped(work, error), "error")
                 continue
@@ -179,6 +188,22 @@ class Stepper:
             if work.logprobs is not None:
                 noted = token_logprob(logits[-1], token, work.setup.n_logprobs or 0)
         self._take(work, token, now, noted)
+
+    def _skip(self, work: Running, now: float) -> None:
+        """Take what has to come, as far as each token is the only one allowed: no row of logits could change it.
+
+        Raises:
+            Exception: see :meth:`_take_segment`.
+        """
+        while not work.ended and work.skips is not None and work.n_ahead < self._most_ahead:
+            token = work.skips.sole()
+            if token is None or token in work.setup.params.logit_bias:
+                return
+            assert work.host is not None
+            work.host.accept(token)
+            work.n_ahead += 1
+            self.meter.skipped += 1
+            self._take(work, token, now)
 
     @staticmethod
     def _host_token(work: Running, drawn: int | None, logits: F32) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -117,6 +117,26 @@ class ReasoningBudget:
     def failure(self) -> str | None:
         """Why nothing can follow although the answer is not satisfied; None if all is well."""
         return None if self.inner is None or self._forced else self.inner.failure
+
+    def forced(self) -> list[int]:
+        """Tokens that have to follow, or spell what has to; see :meth:`GrammarConstraint.forced`."""
+        if self._forced or self.inner is None:
+            return list(self._forced)
+        return self.inner.forced()
+
+    def sole(self) -> int | None:
+        """The only token that may come next; see :meth:`GrammarConstraint.sole`."""
+        if self._forced:
+            return self._forced[0]
+        return None if self.inner is None else self.inner.sole()
+
+    def allowed_prefix(self, tokens: Sequence[int]) -> int:
+        """How many of ``tokens`` may follow one after the other, as far as that is known without trying."""
+        if self._forced:
+            pairs = zip(tokens, self._forced, strict=False)
+            n = min(len(tokens), len(self._forced))
+            return next((i for i, (one, other) in enumerate(pairs) if one != other), n)
+        return len(tokens) if self.inner is None else self.inner.allowed_prefix(tokens)
 
     def copy(self) -> ReasoningBudget:
         """An independent constraint in the same state."""

@@ -138,6 +138,19 @@ class GrammarConstraint:
         spelled = self._matcher.compute_ff_bytes()
         return self.table.ll.tokenize_bytes(spelled) if spelled else []
 
+    def sole(self) -> int | None:
+        """The only token that may come next; None where there are others, or where only the whole mask could tell."""
+        forced = self.forced()
+        # Of a piece of several bytes the first byte alone is a token, too.
+        if not forced or len(self.table.piece(forced[0])) > 1:
+            return None
+        words = self.bitmask()
+        [used] = np.nonzero(words)
+        if used.size != 1:
+            return None
+        bits = int(words[used[0]])
+        return None if bits & (bits - 1) else 32 * int(used[0]) + bits.bit_length() - 1
+
     def rollback(self, n: int) -> None:
         """Take the last ``n`` accepted tokens back."""
         self._join()

@@ -136,6 +136,10 @@ class AfterReasoning:
         """Tokens that spell what has to follow; see :meth:`GrammarConstraint.forced`."""
         return self.answer.forced() if self._phase == "answer" else []
 
+    def sole(self) -> int | None:
+        """The only token that may come next; see :meth:`GrammarConstraint.sole`."""
+        return self.answer.sole() if self._phase == "answer" else None
+
     def allowed_prefix(self, tokens: Sequence[int]) -> int:
         """How many of ``tokens`` may follow one after the other, as far as that is known without trying."""
         return self.answer.allowed_prefix(tokens) if self._phase == "answer" else len(tokens)

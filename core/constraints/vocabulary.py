@@ -78,6 +78,12 @@ class TokenTable:
             found = self._ids[name] = [i for i, piece in enumerate(tokenizer.pieces()) if test(piece)]
         return found
 
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token; none for those without bytes here."""
+        tokenizer = self._tokenizer()
+        assert tokenizer is not None
+        return tokenizer.piece(token) if self.first_bytes[token] else b""
+
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> TokenTable:
         """The table of ``tokenizer``, built on the first call and kept as long as the tokenizer."""

@@ -54,6 +54,23 @@ class MaskedConstraint(Constraint, Protocol):
         ...
 
 
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A constraint that knows some of what has to come."""
+
+    def forced(self) -> list[int]:
+        """Tokens that most probably follow, because little else is allowed."""
+        ...
+
+    def sole(self) -> int | None:
+        """The only token that may come next; None where there are others, or where that is not known cheaply."""
+        ...
+
+    def allowed_prefix(self, tokens: Sequence[int]) -> int:
+        """How many of ``tokens`` may follow one after the other; the state does not change."""
+        ...
+
+
 def masked_row(row: F32, constraint: MaskedConstraint) -> F32 | None:
     """A row of logits (n_vocab,) with everything that is refused at -inf; None if nothing finite is left."""
     mask = constraint.mask()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from ggfw.errors import InvalidRequest, UnsupportedError
 from ggfw.graph.cache_layout import state_of
+from ggfw.sampling.constraint import Foreseeing
 from ggfw.speculation.costs import StepCosts
 from ggfw.speculation.ngram import NgramIndex
 from ggfw.speculation.odds import FORCED, MODEL, Odds, kind_of_match
@@ -33,19 +34,6 @@ GOOD_ROWS = (2, 4, 8, 10, 12, 16, 20, 24)
 
 #: Ops whose kernels keep the state after each row that may turn out to be the last.
 _REWINDABLE = ("short_conv", "ssm_scan", "gated_delta_rule")
-
-
-@runtime_checkable
-class Foreseeing(Protocol):
-    """A constraint that knows some of what has to come."""
-
-    def forced(self) -> list[int]:
-        """Tokens that most probably follow, because little else is allowed."""
-        ...
-
-    def allowed_prefix(self, tokens: Sequence[int]) -> int:
-        """How many of ``tokens`` may follow one after the other; the state does not change."""
-        ...
 
 
 class Track:
