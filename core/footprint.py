@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
+from ggfw.errors import GgfwError
 from ggfw.gguf import GGUF
 from ggfw.gguf.analysis import kv_elements
 
@@ -20,6 +23,23 @@ _PACKING = 1.08
 
 #: Contexts that are offered when the wanted one does not fit.
 _STEPS = [1 << n for n in range(9, 25)]
+
+
+class MemoryShort(GgfwError):
+    """A model needs more memory than there is.
+
+    Args:
+        message: the sentence with the figures.
+        needed, available: bytes.
+        largest: the largest context that fits, or None.
+        passing: whether there will be room when models that answer now have finished.
+    """
+
+    def __init__(
+        self, message: str, needed: int, available: int, largest: int | None = None, *, passing: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.needed, self.available, self.largest, self.passing = needed, available, largest, passing
 
 
 def kv_bytes(gguf: GGUF, n_ctx: int, kv_type: str = "f16") -> int | None:
@@ -55,6 +75,100 @@ def largest_context(
         n for n in candidates if memory_needed(gguf, n, kv_type=kv_type, n_parallel=n_parallel) <= budget
     ]
     return max(fitting, default=None)
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a model file would take if it was loaded, told from its header.
+
+    Args:
+        name: what messages call it.
+        weights: bytes of its tensors in the file, those of a draft model included.
+        n_ctx: positions per sequence.
+        n_parallel: sequences that may run at once.
+        cache: (context, bytes of the caches of one sequence) for the contexts that may be offered, ascending; the last
+            one is ``n_ctx``.
+        asked: whether somebody chose this context; else it is what the model was trained for.
+    """
+
+    name: str
+    weights: int
+    n_ctx: int
+    n_parallel: int
+    cache: tuple[tuple[int, int], ...]
+    asked: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        source: str | os.PathLike[str] | GGUF,
+        *,
+        ctx: int | None = None,
+        kv_type: str | None = None,
+        n_parallel: int = 1,
+        draft: str | os.PathLike[str] | None = None,
+    ) -> Footprint:
+        """Read it from a header; the arguments are those of :func:`ggfw.load`.
+
+        Raises:
+            ModelFileError: the file is damaged.
+        """
+        if not isinstance(source, GGUF):
+            with GGUF.open(source) as gguf:
+                return cls.of(gguf, ctx=ctx, kv_type=kv_type, n_parallel=n_parallel, draft=draft)
+        trained = source.arch_get("context_length")
+        n_ctx = ctx or (trained if isinstance(trained, int) and trained > 0 else 4096)
+        tensors = source.tensors.values()
+        floats = all(tensor.ggml_type == 0 for tensor in tensors if len(tensor.shape) > 1)
+        kind = kv_type or ("f32" if floats else "f16")
+        steps = [*(n for n in _STEPS if n < n_ctx), n_ctx]
+        cache = [(n, kv_bytes(source, n, kind) or 0) for n in steps]
+        weights = sum(tensor.n_bytes for tensor in tensors)
+        if draft is not None:
+            with GGUF.open(draft) as small:
+                weights += sum(tensor.n_bytes for tensor in small.tensors.values())
+                cache = [(n, size + (kv_bytes(small, n, kind) or 0)) for n, size in cache]
+        name = Path(source.path).name if source.path else str(source.get("general.name", "the model"))
+        return cls(name, weights, n_ctx, n_parallel, tuple(cache), bool(ctx))
+
+    def needed(self, n_ctx: int | None = None) -> int:
+        """Bytes with a context of ``n_ctx`` (one of those in ``cache``); None = its own."""
+        sizes = dict(self.cache)
+        cache = sizes[self.n_ctx if n_ctx is None else n_ctx] * self.n_parallel
+        return int(self.weights * _PACKING) + cache + _BASE
+
+    def largest(self, budget: int) -> int | None:
+        """The largest context with which it takes at most ``budget`` bytes; None when not even the smallest fits."""
+        return max((n for n, _ in self.cache if self.needed(n) <= budget), default=None)
+
+    def short(self, budget: int, why: str, *, passing: bool = False) -> MemoryShort:
+        """The error for a budget that it exceeds.
+
+        Args:
+            why: where the budget comes from, for the sentence.
+            passing: see :class:`MemoryShort`.
+        """
+        fits = self.largest(budget)
+        at_once = f" for {self.n_parallel} requests at once" if self.n_parallel > 1 else ""
+        if passing:
+            way_out = "other models are answering; try again later"
+        elif fits:
+            way_out = f"a context of {fits} fits (--ctx {fits})"
+        else:
+            way_out = "no context fits; choose a smaller model, or lower --parallel"
+        return MemoryShort(
+            f"{self.name} with a context of {self.n_ctx}{at_once} needs {size_text(self.needed())}, but "
+            f"{size_text(budget)} are to be had ({why}); {way_out}",
+            self.needed(),
+            budget,
+            fits,
+            passing=passing,
+        )
+
+
+def size_text(n_bytes: int) -> str:
+    """A number of bytes for people: 310 MiB, 4.2 GiB."""
+    return f"{n_bytes / (1 << 30):.1f} GiB" if abs(n_bytes) >= 1 << 30 else f"{n_bytes / (1 << 20):.0f} MiB"
 
 
 def available_memory(root: str | Path = "/") -> int | None:

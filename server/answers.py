@@ -152,6 +152,7 @@ class Answers:
         return result
 
     def _failed(self, index: int, error: BaseException) -> None:
+        self.lease.failed(error)
         if index not in self._reported:
             self._reported.add(index)
             self._state.failed(self._request, self.id, error)

@@ -10,12 +10,14 @@ from typing import Any
 from sanic import Blueprint, Sanic
 
 from ggfw.chat.skills import Skills
+from ggfw.engine import Engine
 from ggfw.library import Model, as_log
 from ggfw.server import errors, gate, page
 from ggfw.server.families import FAMILIES
 from ggfw.server.pool import Pool
 from ggfw.server.state import HEARTBEAT, State
 from ggfw.server.store import Store
+from ggfw.server.views import model_of
 
 #: Seconds; generating an answer without streaming may take long.
 RESPONSE_TIMEOUT = 24 * 3600
@@ -52,7 +54,8 @@ def create_app(
     """Make an application that serves ``model``. It opens no port and configures no logging.
 
     Args:
-        model: a :class:`ggfw.Model`, or a :class:`ggfw.model.LoadedModel`. The caller closes it.
+        model: a :class:`ggfw.Model`, its :class:`ggfw.Engine`, or a :class:`ggfw.model.LoadedModel`. The caller closes
+            it.
         pool: several models instead; closed when the server ends.
         store: the folder of models that clients may fetch, derive and remove; None: they may not.
         defaults: request fields that apply where a request has none, e.g. ``{"temperature": 0.2}``.
@@ -75,13 +78,7 @@ def create_app(
         The application; run it with :func:`serve`, with Sanic's own runners, or as an ASGI application.
     """
     own_pool = pool is not None
-    if pool is None:
-        pool = Pool()
-        if model is not None:
-            made = model if isinstance(model, Model) else Model(model)
-            if max_queue is not None:
-                made.engine.max_queue = max_queue
-            pool.add_model(made, id)
+    pool = pool or _pool_of(model, id, max_queue)
     app = Sanic(name or f"ggfw-{secrets.token_hex(4)}", configure_logging=False)
     app.config.RESPONSE_TIMEOUT = RESPONSE_TIMEOUT
     app.config.REQUEST_TIMEOUT = REQUEST_TIMEOUT
@@ -93,13 +90,11 @@ def create_app(
     # Sanic would rewrite its own methods at start, which fails for the second application of a process.
     app.config.TOUCHUP = False
     app.config.FALLBACK_ERROR_FORMAT = "json"
-    logger = as_log(log)
     app.ctx.ggfw = State(
         pool,
         defaults=dict(defaults or {}),
-        log=logger,
+        log=as_log(log),
         log_prompts=log_prompts,
-        isolate_cache=isolate_cache,
         heartbeat=heartbeat,
         skills=None if skills is None else Skills.of(skills),
         store=store,
@@ -107,11 +102,8 @@ def create_app(
     )
     errors.install(app)
     gate.install(app, keys=api_keys, origins=cors)
-    for blueprint in blueprints():
+    for blueprint in blueprints(ui=ui):
         app.blueprint(blueprint)
-    if ui:
-        app.blueprint(page.page)
-
     _watch(app)
 
     if own_pool:
@@ -126,10 +118,15 @@ def create_app(
 def _watch(app: Sanic) -> None:
     """Unload models whose time is over, and take no new work while the server is being stopped."""
 
+    state: State = app.ctx.ggfw
+    state.pool.log = state.say
+    for warning in state.store.warnings if state.store is not None else ():
+        state.say("model_left_out", {"reason": warning})
+
     async def expire() -> None:
         while True:
             await asyncio.sleep(EXPIRY)
-            app.ctx.ggfw.pool.expire()
+            state.pool.expire()
 
     @app.after_server_start
     async def _begin(app: Sanic) -> None:
@@ -147,45 +144,68 @@ def mount(
     *,
     url_prefix: str = "",
     pool: Pool | None = None,
+    store: Store | None = None,
     defaults: Mapping[str, Any] | None = None,
+    max_queue: int | None = None,
+    id: str | None = None,
     api_keys: gate.Keys = None,
-    isolate_cache: bool = False,
     cors: gate.Origins = None,
     skills: Any = None,
+    ui: bool = False,
     log: Any = None,
+    log_prompts: bool = False,
+    heartbeat: float = HEARTBEAT,
 ) -> None:
     """Serve a model in a host's own application. Its other routes, errors and middleware stay as they are.
 
     Args:
         app: the host's, before it starts. Answers may take long: see that its ``RESPONSE_TIMEOUT`` allows for that.
-        model: a :class:`ggfw.Model`; or give a ``pool``. The host closes either.
-        url_prefix: put in front of all paths, e.g. ``/llm``.
-        defaults, api_keys, isolate_cache, cors, skills, log: see :func:`create_app`.
+        model: a :class:`ggfw.Model` or :class:`ggfw.Engine`; or give a ``pool``. The host closes either.
+        url_prefix: put in front of all paths, e.g. ``/llm``; the chat page is then at ``/llm/chat``.
+        store, defaults, max_queue, id, api_keys, cors, skills, ui, log, log_prompts, heartbeat: see
+            :func:`create_app`.
     """
-    if pool is None:
-        pool = Pool()
-        pool.add_model(model if isinstance(model, Model) else Model(model))
     app.ctx.ggfw = State(
-        pool,
+        pool or _pool_of(model, id, max_queue),
         defaults=dict(defaults or {}),
         log=as_log(log),
-        isolate_cache=isolate_cache,
+        log_prompts=log_prompts,
+        heartbeat=heartbeat,
         skills=None if skills is None else Skills.of(skills),
+        store=store,
+        page=page.show if ui else None,
     )
-    for blueprint in blueprints(url_prefix):
+    for blueprint in blueprints(url_prefix, ui=ui):
         errors.install(blueprint)
         gate.install(blueprint, keys=api_keys, origins=cors)
         app.blueprint(blueprint)
     _watch(app)
 
 
-def blueprints(url_prefix: str = "") -> list[Blueprint]:
+def blueprints(url_prefix: str = "", *, ui: bool = False) -> list[Blueprint]:
     """The API families, one blueprint each; :func:`mount` adds them to an application with all they need.
 
     Args:
         url_prefix: put in front of all paths.
+        ui: whether the chat page is among them.
     """
-    return [b.copy(f"ggfw-{b.name}", url_prefix=url_prefix or None) for b in FAMILIES]
+    found = (*FAMILIES, page.page) if ui else FAMILIES
+    return [b.copy(f"ggfw-{b.name}", url_prefix=url_prefix or None) for b in found]
+
+
+def _pool_of(model: Any, id: str | None, max_queue: int | None) -> Pool:
+    """A pool with one model that the caller closes."""
+    pool = Pool()
+    if model is None:
+        return pool
+    if isinstance(model, Engine):
+        made = model_of(model)
+    else:
+        made = model if isinstance(model, Model) else Model(model)
+    if max_queue is not None:
+        made.engine.max_queue = max_queue
+    pool.add_model(made, id)
+    return pool
 
 
 def serve(app: Sanic, host: str = "127.0.0.1", port: int = 8080, *, sock: Any = None) -> None:
@@ -195,7 +215,7 @@ def serve(app: Sanic, host: str = "127.0.0.1", port: int = 8080, *, sock: Any = 
 
     Args:
         host, port: where to listen.
-        sock: a listening socket to use instead.
+        sock: a listening socket to use instead, of the internet or of Unix.
     """
     where = {"sock": sock} if sock is not None else {"host": host, "port": port}
     app.run(**where, single_process=True, access_log=False, motd=False)

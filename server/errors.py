@@ -26,6 +26,7 @@ from ggfw.errors import (
     SourceError,
     UnsupportedError,
 )
+from ggfw.footprint import MemoryShort
 
 
 class Unauthorized(GgfwError):
@@ -53,6 +54,7 @@ TABLE: tuple[tuple[type[BaseException], int, str, str | None], ...] = (
     (ModelNotFound, 404, "invalid_request_error", "model_not_found"),
     (AmbiguousModel, 400, "invalid_request_error", "model_ambiguous"),
     (Conflict, 409, "invalid_request_error", "conflict"),
+    (MemoryShort, 400, "invalid_request_error", "model_too_large"),
     (QueueFull, 429, "rate_limit_error", "queue_full"),
     (UnsupportedError, 400, "invalid_request_error", None),
     (ModelFileError, 400, "invalid_request_error", "model_unusable"),
@@ -108,6 +110,13 @@ def problem_of(error: BaseException) -> Problem:
         found.headers |= {k: str(v) for k, v in (error.headers or {}).items()}
     if isinstance(error, ContextLengthExceeded):
         found.more |= {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
+    if isinstance(error, MemoryShort):
+        found.more |= {"needed_bytes": error.needed, "available_bytes": error.available}
+        if error.largest:
+            found.more["largest_n_ctx"] = error.largest
+        if error.passing:  # others are answering: the same request will do later
+            found.status, found.kind, found.code = 503, "unavailable_error", "memory_busy"
+            found.headers["Retry-After"] = "5"
     if isinstance(error, QueueFull):
         found.headers["Retry-After"] = str(math.ceil(error.retry_after))
     if isinstance(error, Unauthorized):

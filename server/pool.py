@@ -1,7 +1,8 @@
 """The models of a server: which there are, which are loaded, who uses them, and when they may go.
 
-A lease keeps a model loaded while a request uses it. Afterwards it stays for its keep-alive time. A model that the
-host brought is never closed here; unloading it only takes it off the list of loaded ones until it is asked for again.
+A lease keeps a model loaded while a request uses it. Afterwards it stays for its keep-alive time, or until another
+model needs its memory. A model that the host brought is never closed here; unloading it only takes it off the list of
+loaded ones until it is asked for again.
 """
 
 from __future__ import annotations
@@ -10,16 +11,53 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ggfw.errors import ModelNotFound
+from ggfw.errors import ModelFileError, ModelNotFound
+from ggfw.footprint import Footprint
 from ggfw.library import Model
+from ggfw.server.room import LoadWatch, Room
+from ggfw.server.views import with_template
 
 #: Seconds a model stays loaded without requests, where nobody says otherwise: for ever.
 KEEP_ALIVE = -1.0
+
+
+@dataclass(eq=False)
+class Slot:
+    """A loaded model and those who use it.
+
+    Args:
+        model: what was loaded.
+        owned: whether the pool closes it.
+        n_bytes: memory it takes, as told beforehand; 0: nobody knows.
+        load_seconds: what loading it took.
+        users: requests that use it now.
+        used: the pool's clock when somebody used it last.
+        retired: whether it is no longer the entry's model, and goes when nobody uses it any more.
+        views: the model under other chat templates, by their sources.
+    """
+
+    model: Model
+    owned: bool = True
+    n_bytes: int = 0
+    load_seconds: float = 0.0
+    users: int = 0
+    used: float = 0.0
+    retired: bool = False
+    views: dict[str, Model] = field(default_factory=dict)
+
+    def seen_by(self, entry: Entry) -> Model:
+        """The model as a derived one has it: with its own chat template."""
+        source = entry.preset.get("template")
+        if not source:
+            return self.model
+        if source not in self.views:
+            self.views[source] = with_template(self.model, source)
+        return self.views[source]
 
 
 @dataclass
@@ -28,33 +66,55 @@ class Entry:
 
     Args:
         id: what lists call it.
-        load: makes the model; called in a thread, by one caller at a time.
+        load: makes the model; called in a thread, by one caller at a time; with ``ctx=`` where the context had to be
+            made to fit.
         owned: whether the pool closes what ``load`` made.
         aliases: other names.
         facts: for lists while it is not loaded: ``path``, ``size_bytes``, ``architecture``, ``quant``, ``n_ctx_train``…
-        model: the loaded model.
+        footprint: tells what memory it would take; None: nobody knows.
+        slot: the loaded model.
         expires: seconds of the pool's clock after which it may be unloaded; None: never.
-        users: requests that use it now.
+        users: requests that use it now, or wait for it.
         created: Unix time.
-        load_seconds: what loading it took.
         loading: under way, for those who wait.
-        preset: what a derived model adds: ``from``, ``system``, ``messages``, ``options``, ``num_ctx``.
+        watch: how far loading has come.
+        reserved: bytes that are kept free for it while it is being loaded.
+        preset: what a derived model adds: ``from``, ``system``, ``messages``, ``options``, ``num_ctx``, ``template``.
         base: the model that answers for a derived one.
     """
 
     id: str
-    load: Callable[[], Model]
+    load: Callable[..., Model]
     owned: bool = True
     aliases: frozenset[str] = frozenset()
     facts: dict[str, Any] = field(default_factory=dict)
-    model: Model | None = None
+    footprint: Callable[[], Footprint] | None = None
+    slot: Slot | None = None
     expires: float | None = None
     users: int = 0
     created: int = field(default_factory=lambda: int(time.time()))
-    load_seconds: float = 0.0
+    loading: asyncio.Future[None] | None = None
+    watch: LoadWatch | None = None
+    reserved: int = 0
     preset: dict[str, Any] = field(default_factory=dict)
     base: Entry | None = None
-    loading: asyncio.Future[None] | None = None
+
+    @property
+    def model(self) -> Model | None:
+        """The loaded model, of a derived one the model it was made from."""
+        slot = (self.base or self).slot
+        return None if slot is None else slot.model
+
+    @property
+    def load_seconds(self) -> float:
+        """What loading it took; 0 while it is not loaded."""
+        return self.slot.load_seconds if self.slot is not None else 0.0
+
+    @property
+    def state(self) -> str:
+        """``loaded``, ``loading`` or ``available``."""
+        own = self.base or self
+        return "loading" if own.loading is not None else "loaded" if own.slot is not None else "available"
 
     @property
     def names(self) -> set[str]:
@@ -66,23 +126,29 @@ class Entry:
         """Facts for lists: of the loaded model, else of the file."""
         if self.base is not None:
             return {**self.base.info, **self.facts}
-        if self.model is None:
+        if self.slot is None:
             return self.facts
-        return {**self.facts, **{k: v for k, v in self.model.info.items() if v is not None}}
+        return {**self.facts, **{k: v for k, v in self.slot.model.info.items() if v is not None}}
 
 
 class Lease:
     """A model while a request uses it; see :meth:`Pool.lease`."""
 
-    def __init__(self, entry: Entry, model: Model, load_ms: float) -> None:
+    def __init__(self, pool: Pool, entry: Entry, slot: Slot, load_ms: float) -> None:
         self.entry = entry
-        self.model = model
+        self.model = slot.seen_by(entry)
         self.load_ms = load_ms
+        self._pool, self._slot = pool, slot
 
     @property
     def id(self) -> str:
         """The model's id."""
         return self.entry.id
+
+    def failed(self, error: BaseException) -> None:
+        """Tell of an error: where the model's file is what failed, the model is not used any more."""
+        if file_failed(error):
+            self._pool.retire(self.entry.base or self.entry, self._slot, str(error))
 
 
 class Pool:
@@ -91,13 +157,29 @@ class Pool:
     Args:
         keep_alive: seconds a model stays loaded after its last request; negative: for ever.
         clock: gives Unix time; tests bring their own.
+        memory: bytes that all loaded models may take together; None: what the machine has.
+        available: bytes that the process may still take, None: nobody knows.
     """
 
-    def __init__(self, *, keep_alive: float = KEEP_ALIVE, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        *,
+        keep_alive: float = KEEP_ALIVE,
+        clock: Callable[[], float] = time.time,
+        memory: int | None = None,
+        available: Callable[[], int | None] | None = None,
+    ) -> None:
         self.keep_alive = keep_alive
         self.clock = clock
         self.entries: dict[str, Entry] = {}
         self.default: Entry | None = None
+        #: Derived models that cannot be used now: name in lower case -> gives the entry after all, or raises.
+        self.absent: dict[str, Callable[[], Entry]] = {}
+        #: Called with (event, fields) when a model comes or goes.
+        self.log: Callable[[str, dict[str, Any]], None] = lambda event, fields: None
+        self.room = Room(memory, available)
+        self._closing: list[threading.Thread] = []
+        self._making_room = asyncio.Lock()
 
     def add(self, entry: Entry) -> Entry:
         """Make a model known; the first one answers requests that name none."""
@@ -110,9 +192,22 @@ class Pool:
         path = model.gguf.path
         own = id or (Path(path).stem if path else model.name)
         aliases = {model.name, *({Path(path).stem, Path(path).name} if path else ())}
-        entry = Entry(own, lambda: model, owned=False, aliases=frozenset(aliases), model=model)
-        entry.facts = facts_of(model)
+        entry = Entry(own, lambda: model, owned=False, aliases=frozenset(aliases), facts=facts_of(model))
+        entry.slot = Slot(model, owned=False, n_bytes=bytes_of(model))
         return self.add(entry)
+
+    def load_now(self, entry: Entry) -> Model:
+        """Load a model before there is an event loop.
+
+        Raises:
+            MemoryShort: there is no room for it; besides the errors of loading.
+        """
+        start = time.perf_counter()
+        found = entry.footprint() if entry.footprint is not None else None
+        n_bytes, ctx = self.room.fit(found, list(self._slots()), (), self.log)
+        model = entry.load() if ctx is None else entry.load(ctx=ctx)
+        entry.slot = Slot(model, entry.owned, n_bytes, time.perf_counter() - start, used=self.clock())
+        return model
 
     def remove(self, entry: Entry) -> None:
         """Forget a model; it must have been unloaded."""
@@ -127,13 +222,13 @@ class Pool:
     def loaded(self) -> list[Entry]:
         """Those that are loaded now."""
         self.expire()
-        return [e for e in self.rows() if e.model is not None]
+        return [e for e in self.rows() if e.slot is not None]
 
     def find(self, name: str | None) -> Entry:
         """The model of that name; None means the default one. ``:latest`` at the end and case do not count.
 
         Raises:
-            ModelNotFound: there is no such model.
+            ModelNotFound: there is no such model, or it was made from one that is not there.
         """
         if name is None:
             if self.default is None:
@@ -144,8 +239,10 @@ class Pool:
             for entry in self.entries.values():
                 if spelling in entry.names:
                     return entry
+            if spelling in self.absent:
+                return self.absent[spelling]()
         named = ", ".join(repr(e.id) for e in self.rows()[:4])
-        raise ModelNotFound(f"there is no model {name!r} here; this server has {named or 'none'}")
+        raise ModelNotFound(f"there is no model {name!r:.200} here; this server has {named or 'none'}")
 
     @contextlib.asynccontextmanager
     async def lease(self, name: str | None, *, keep_alive: float | None = None) -> AsyncIterator[Lease]:
@@ -155,38 +252,101 @@ class Pool:
             keep_alive: seconds it stays afterwards; negative: for ever; 0: it goes at once; None: the pool's.
 
         Raises:
-            ModelNotFound: there is no such model; besides the errors of loading.
+            ModelNotFound: there is no such model.
+            MemoryShort: there is no room for it; besides the errors of loading.
         """
         self.expire()
         asked = self.find(name)
         entry = asked.base or asked
         entry.users += 1
+        slot: Slot | None = None
         try:
-            model, load_ms = await self._loaded(entry)
-            yield Lease(asked, model, load_ms)
+            slot, load_ms = await self._loaded(entry)
+            slot.users += 1
+            lease = Lease(self, asked, slot, load_ms)
+            try:
+                yield lease
+            except Exception as error:
+                lease.failed(error)
+                raise
+            finally:
+                slot.users -= 1
+                slot.used = self.clock()
         finally:
             entry.users -= 1
+            if slot is not None and slot.retired:
+                self._end(slot, entry, "file")
             self.keep(entry, self.keep_alive if keep_alive is None else keep_alive)
 
-    async def _loaded(self, entry: Entry) -> tuple[Model, float]:
+    async def _loaded(self, entry: Entry) -> tuple[Slot, float]:
         """The model, and what the caller waited for it in milliseconds."""
-        if entry.model is not None:
-            return entry.model, 0.0
+        if entry.slot is not None:
+            return entry.slot, 0.0
         start = time.perf_counter()
-        while entry.model is None:
+        while entry.slot is None:
             if entry.loading is None:
                 entry.loading = asyncio.ensure_future(self._load(entry))
             # Shielded: one client that goes away must not stop what others wait for, nor lose a loaded model.
             await asyncio.shield(entry.loading)
-        return entry.model, (time.perf_counter() - start) * 1e3
+        return entry.slot, (time.perf_counter() - start) * 1e3
 
     async def _load(self, entry: Entry) -> None:
         start = time.perf_counter()
         try:
-            entry.model = await asyncio.to_thread(entry.load)
-            entry.load_seconds = time.perf_counter() - start
+            ctx = await self._make_room(entry)
+            entry.watch = LoadWatch(entry.reserved or int(entry.facts.get("size_bytes") or 0))
+            self.log("model_loading", {"model": entry.id, "bytes": entry.reserved})
+            model = await asyncio.to_thread(entry.load, **({} if ctx is None else {"ctx": ctx}))
+            seconds = time.perf_counter() - start
+            entry.slot = Slot(model, entry.owned, entry.reserved, seconds, used=self.clock())
+            self.log("model_ready", {"model": entry.id, "load_ms": round(seconds * 1e3, 1)})
         finally:
-            entry.loading = None
+            entry.loading = entry.watch = None
+            entry.reserved = 0
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    async def _make_room(self, entry: Entry) -> int | None:
+        """Unload idle models, those longest unused first, until one more fits; reserves its bytes.
+
+        Returns:
+            The context that it has to be loaded with, where that had to be made to fit; else None.
+
+        Raises:
+            MemoryShort: it does not fit, now or ever.
+        """
+        if entry.footprint is None:
+            return None
+        found = await asyncio.to_thread(entry.footprint)
+        async with self._making_room:
+            while True:
+                for thread in [t for t in self._closing if t.is_alive()]:
+                    await asyncio.to_thread(thread.join)
+                idle = [
+                    e for e in self.entries.values() if e.slot is not None and e.slot.owned and not e.users
+                ]
+                slots = [e.slot for e in idle if e.slot is not None]
+                held = [slot for slot in self._slots() if slot not in slots]
+                reserved = sum(e.reserved for e in self.entries.values())
+                ctx: int | None = None
+                if not self.room.fits(found, [*held, *slots], reserved):
+                    # Looked at before anybody has to go: what can never fit costs nobody his model.
+                    n_bytes, ctx = self.room.fit(found, held, slots, self.log, reserved)
+                    if slots:
+                        oldest = min(idle, key=lambda e: e.slot.used if e.slot is not None else 0.0)
+                        self._unload(oldest, "memory")
+                        continue
+                else:
+                    n_bytes = found.needed()
+                entry.reserved = n_bytes
+                return ctx
+
+    def _slots(self) -> Iterator[Slot]:
+        for entry in self.entries.values():
+            if entry.slot is not None:
+                yield entry.slot
+
+    # -- coming to an end -----------------------------------------------------------------------------------------
 
     def keep(self, entry: Entry, seconds: float) -> None:
         """Set when a model may go: ``seconds`` from now; negative: never; 0: now, if nobody uses it."""
@@ -199,26 +359,65 @@ class Pool:
         now = self.clock()
         for entry in self.entries.values():
             due = entry.expires is not None and entry.expires <= now
-            if due and entry.model is not None and not entry.users:
-                self._unload(entry)
+            if due and entry.slot is not None and not entry.users:
+                self._unload(entry, "keep_alive")
 
     def unload(self, entry: Entry) -> None:
         """Unload a model as soon as nobody uses it."""
         self.keep(entry.base or entry, 0)
 
-    @staticmethod
-    def _unload(entry: Entry) -> None:
-        model, entry.model = entry.model, None
-        if model is not None and entry.owned:
-            # Freeing gigabytes takes a while: not in the event loop.
-            threading.Thread(target=model.close, name=f"ggfw-unload-{entry.id}").start()
+    def retire(self, entry: Entry, slot: Slot, why: str) -> None:
+        """Use a loaded model no more: the next request loads its file anew; it is closed when its last user leaves."""
+        if slot.retired or not slot.owned:
+            return
+        slot.retired = True
+        if entry.slot is slot:
+            entry.slot = None
+        self.log("model_failed", {"model": entry.id, "error": why})
+
+    def _unload(self, entry: Entry, why: str) -> None:
+        slot, entry.slot = entry.slot, None
+        if slot is not None:
+            self._end(slot, entry, why)
+
+    def _end(self, slot: Slot, entry: Entry, why: str) -> None:
+        """Close a model that nobody uses any more."""
+        if not slot.owned or slot.users:
+            return
+        slot.owned = False  # once only
+        self.log("model_unloaded", {"model": entry.id, "reason": why})
+        # Freeing gigabytes takes a while: not in the event loop.
+        thread = threading.Thread(target=slot.model.close, name=f"ggfw-unload-{entry.id}")
+        thread.start()
+        self._closing = [t for t in self._closing if t.is_alive()] + [thread]
 
     def close(self) -> None:
         """Close all models that the pool has loaded itself, and wait for it."""
         for entry in self.entries.values():
-            model, entry.model = entry.model, None
-            if model is not None and entry.owned:
-                model.close()
+            slot, entry.slot = entry.slot, None
+            if slot is not None and slot.owned:
+                slot.owned = False
+                slot.model.close()
+        for thread in self._closing:
+            thread.join()
+
+
+def file_failed(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is that of a model file that changed while it was in use."""
+    while error is not None:
+        if isinstance(error, ModelFileError):
+            return True
+        error = error.__cause__
+    return False
+
+
+def bytes_of(model: Model) -> int:
+    """Memory that a loaded model takes, as told from its file; 0: nobody knows."""
+    from ggfw.gguf import GGUF
+
+    if not isinstance(model.gguf, GGUF):
+        return 0
+    return Footprint.of(model.gguf, ctx=model.n_ctx, n_parallel=model.engine.scheduler.n_parallel).needed()
 
 
 def facts_of(model: Model) -> dict[str, Any]:

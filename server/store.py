@@ -1,8 +1,9 @@
 """A folder of models that clients may fetch, derive from others, copy and remove.
 
 Files lie in the folder itself, uploaded blobs in ``blobs``, and derived models (another model with its own system
-prompt and options) are small JSON files in ``derived``. Nothing outside the folder is read or written for a name that
-came from a client.
+prompt, options and chat template) are small JSON files in ``derived``. Nothing outside the folder is read or written
+for a name that came from a client. A derived model whose base is not there is left out, and looked for again when
+somebody asks for it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import json
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ggfw.errors import GgfwError, InvalidRequest, ModelNotFound
+from ggfw.footprint import Footprint
 from ggfw.library import Model
 from ggfw.server.errors import Conflict, Forbidden
 from ggfw.server.pool import Entry, Pool
@@ -33,20 +36,34 @@ class Store:
     Args:
         folder: of the models.
         pool: where they become known.
-        load: loads a file of the folder.
+        load: loads a file of the folder; with ``ctx=`` where the context had to be made to fit.
+        footprint: tells what memory a file would take; None: nobody asks.
     """
 
-    def __init__(self, folder: Path, pool: Pool, load: Callable[[Path], Model]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        pool: Pool,
+        load: Callable[..., Model],
+        footprint: Callable[[Path], Footprint] | None = None,
+    ) -> None:
         self.folder = folder
         self.pool = pool
         self._load = load
+        self._footprint = footprint
         #: One sentence for each derived model that is not there any more, because what it was made from is gone.
         self.warnings: list[str] = []
         for path in sorted((folder / "derived").glob("*.json")):
             try:
-                self._derived(json.loads(path.read_text(encoding="utf-8")))
-            except (GgfwError, OSError, ValueError, KeyError) as error:
-                self.warnings.append(f"{path} is left out: {error}")
+                preset = json.loads(path.read_text(encoding="utf-8"))
+                name = str(preset["name"])
+                try:
+                    self._derived(preset)
+                except ModelNotFound as error:
+                    self.warnings.append(str(error))
+                    self.pool.absent[name.lower()] = partial(self._derived, preset)
+            except (GgfwError, OSError, ValueError, KeyError, TypeError) as error:
+                self.warnings.append(f"{path.name} in the folder of derived models is left out: {error}")
 
     # -- files ----------------------------------------------------------------------------------------------------
 
@@ -107,7 +124,10 @@ class Store:
             "n_ctx_train": found.context,
         }
         aliases = frozenset(name for name in (path.name, found.name, *names) if name)
-        return self.pool.add(Entry(path.stem, lambda: self._load(path), aliases=aliases, facts=facts))
+        entry = Entry(path.stem, partial(self._load, path), aliases=aliases, facts=facts)
+        if self._footprint is not None:
+            entry.footprint = partial(self._footprint, path)
+        return self.pool.add(entry)
 
     def blob(self, digest: str) -> Path:
         """Where the blob of a digest is, or would be.
@@ -127,7 +147,7 @@ class Store:
 
         Args:
             name: of the new model.
-            facts: its preset: ``system``, ``options``, ``messages``, ``num_ctx``.
+            facts: its preset: ``system``, ``options``, ``messages``, ``num_ctx``, ``template``.
             source: name of the other model.
             files: name -> digest of uploaded blobs; one GGUF file.
 
@@ -171,6 +191,9 @@ class Store:
             Forbidden: its file is not in the folder.
             Conflict: derived models need it.
         """
+        if self.pool.absent.pop(name.lower().removesuffix(":latest"), None) is not None:
+            self._file(name.removesuffix(":latest")).unlink(missing_ok=True)
+            return
         entry = self.pool.find(name)
         if entry.base is not None:
             self._file(entry.id).unlink(missing_ok=True)
@@ -188,12 +211,40 @@ class Store:
 
     def _derived(self, preset: dict[str, Any]) -> Entry:
         name = preset["name"]
-        if "blob" in preset:
-            base = self.add_file(self.blob(preset["blob"]))
-        else:
-            base = self.pool.find(preset["from"])
+        try:
+            base = self._base(preset)
+        except (ModelNotFound, OSError) as error:
+            raise ModelNotFound(
+                f"{name} was made from {preset['from']}, which is in none of this server's folders ({error}); fetch "
+                f"that again, or delete {name}"
+            ) from None
         self.pool.entries.pop(name, None)
+        self.pool.absent.pop(name.lower(), None)
         return self.pool.add(Entry(name, base.load, base=base, preset=preset))
+
+    def _base(self, preset: dict[str, Any]) -> Entry:
+        """What a derived model was made from: a name, or, from the command line, a path or a catalogue's name.
+
+        Raises:
+            ModelNotFound: it is not there.
+        """
+        if "blob" in preset:
+            return self.add_file(self.blob(preset["blob"]))
+        wanted = str(preset["from"])
+        for entry in self.pool.entries.values():
+            path = str(entry.info.get("path") or "")
+            if path and wanted in (path, os.path.realpath(path)):
+                return entry.base or entry
+        from ggfw import catalogue
+
+        known = catalogue.find(wanted)
+        try:
+            entry = self.pool.find(wanted)
+        except ModelNotFound:
+            if known is None:
+                raise
+            entry = self.pool.find(Path(known.file).stem)
+        return entry.base or entry
 
     def _check_name(self, name: str) -> None:
         if len(name) > 200 or not NAME.fullmatch(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -19,11 +20,14 @@ from ggfw.server.families.openai_chat import call_object, delta_object
 from ggfw.server.families.openai_models import model_row
 from ggfw.server.fields import Body, Messages, ReasoningFields, SamplingFields, StreamFields, ToolList
 from ggfw.server.generation import Generation, with_system
-from ggfw.server.pool import Entry
+from ggfw.server.pool import Entry, Lease, Pool
 from ggfw.server.state import served
 from ggfw.server.streams import event, send
 
 native = Blueprint("native")
+
+#: Seconds between two events of a model that is being loaded.
+PROGRESS = 0.25
 
 
 class GenerateBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFields):
@@ -78,6 +82,7 @@ class LoadBody(Body):
 
     path: str | None = None
     model: str | None = None
+    stream: bool | None = None
 
 
 @endpoint(native, "POST", "/generate", family="openai", body=GenerateBody)
@@ -136,13 +141,42 @@ async def models(request: Request) -> HTTPResponse:
 
 
 @endpoint(native, "POST", "/models/load", family="openai", body=LoadBody)
-async def load(request: Request, body: LoadBody) -> HTTPResponse:
-    """Load a model that the server knows, by id, name or path."""
+async def load(request: Request, body: LoadBody) -> HTTPResponse | None:
+    """Load a model that the server knows, by id or name; with ``stream``, tell how far that has come."""
     name = body.model or body.path
     if not name:
         raise InvalidRequest("model is missing", "model")
-    async with served(request).pool.lease(name) as lease:
-        return json({"ok": True, "model": _row(lease.entry), "load_ms": round(lease.load_ms, 1)})
+    pool = served(request).pool
+    if body.stream:
+        pool.find(name)  # an unknown name is a 404, not an event of a stream
+        await send(request, _loading(pool, name))
+        return None
+    async with pool.lease(name) as lease:
+        return json(_loaded(lease))
+
+
+def _loaded(lease: Lease) -> dict[str, Any]:
+    return {"ok": True, "model": _row(lease.entry), "load_ms": round(lease.load_ms, 1)}
+
+
+async def _loading(pool: Pool, name: str) -> AsyncIterator[str]:
+    """Events with the state and the progress, and at the end what the plain answer would have been."""
+
+    async def load() -> dict[str, Any]:
+        async with pool.lease(name) as lease:
+            return _loaded(lease)
+
+    work = asyncio.ensure_future(load())
+    try:
+        entry = pool.find(name)
+        while not work.done():
+            own = entry.base or entry
+            if own.watch is not None:
+                yield event({"status": own.state, "model": entry.id, **own.watch.progress()})
+            await asyncio.wait((work,), timeout=PROGRESS)
+        yield event({"status": "loaded", **await work})
+    finally:
+        work.cancel()
 
 
 def _row(entry: Entry) -> dict[str, Any]:
@@ -156,12 +190,9 @@ def _row(entry: Entry) -> dict[str, Any]:
         "size_gb": round((info.get("size_bytes") or 0) / 1e9, 3),
         "context": info.get("n_ctx") or info.get("n_ctx_train"),
         "supported": True,
-        "loaded": (entry.base or entry).model is not None,
-        "state": "loading"
-        if entry.loading is not None
-        else "loaded"
-        if entry.model is not None
-        else "available",
+        "loaded": entry.model is not None,
+        "state": entry.state,
+        **({"loading": watch.progress()} if (watch := (entry.base or entry).watch) is not None else {}),
     }
 
 

@@ -175,6 +175,8 @@ def _modelfile(entry: Entry) -> str:
     lines = [f"FROM {entry.preset.get('from') or entry.id}"]
     if entry.preset.get("system"):
         lines.append(f'SYSTEM """{entry.preset["system"]}"""')
+    if entry.preset.get("template"):
+        lines.append(f'TEMPLATE """{entry.preset["template"]}"""')
     options = entry.preset.get("options", {})
     lines += [f"PARAMETER {name} {value}" for name, values in options.items() for value in _listed(values)]
     return "\n".join(lines) + "\n"

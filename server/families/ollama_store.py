@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
 from sanic import Blueprint, Request
 from sanic.response import HTTPResponse, empty, json, text
 
-from ggfw.errors import GgfwError, InvalidRequest, ModelNotFound, UnsupportedError
+from ggfw.chat.template import ChatTemplate
+from ggfw.errors import GgfwError, InvalidRequest, ModelNotFound, TemplateError, UnsupportedError
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.ollama_fields import Options
 from ggfw.server.families.ollama_lists import named
@@ -74,6 +76,28 @@ async def root(request: Request) -> Any:
     if page is not None and "text/html" in request.headers.get("accept", ""):
         return page(request)
     return text("Ollama is running")
+
+
+#: What templates in Go's language look like.
+GO = re.compile(r"{{-?\s*(?:(?:if|range|end|else|with|template|block)\b|[.$])")
+
+
+def check_template(source: str) -> None:
+    """Check that a chat template can be used.
+
+    Raises:
+        InvalidRequest: it is in Go's language, or cannot be compiled.
+    """
+    if GO.search(source) and "{%" not in source:
+        raise InvalidRequest(
+            "template is in Go's language; leave it out (the model has its own), or write one in Jinja",
+            "template",
+        )
+    try:
+        ChatTemplate(source).render([{"role": "user", "content": "x"}])
+    except TemplateError as error:
+        if "compiled" in str(error):
+            raise InvalidRequest(f"template: {error}", "template") from None
 
 
 def _store(state: State) -> Store:
@@ -150,7 +174,6 @@ async def create(request: Request, body: CreateBody) -> HTTPResponse | None:
     """Make a model from another one (or an uploaded file) with its own system prompt, messages and parameters."""
     refuse(
         body,
-        template="the file's own chat template is used",
         adapters="adapters are not supported",
         quantize="quantise the file with `ggfw quantize`",
         modelfile="send from, system and parameters as fields",
@@ -158,9 +181,11 @@ async def create(request: Request, body: CreateBody) -> HTTPResponse | None:
     store = _store(served(request))
     given = body.parameters or Options()
     facts: dict[str, Any] = {"options": {k: v for k, v in given.given().items() if v is not None}}
-    for name in ("system", "messages", "license"):
+    for name in ("system", "messages", "license", "template"):
         if getattr(body, name):
             facts[name] = getattr(body, name)
+    if body.template:
+        check_template(body.template)
     if given.num_ctx is not None:
         facts["num_ctx"] = given.num_ctx
     await asyncio.to_thread(store.create, named(body.model, body.name), facts, body.from_, body.files or {})

@@ -18,7 +18,9 @@ async def health(request: Request) -> HTTPResponse:
     entry = pool.default
     if entry is not None and entry.model is None and entry.loading is not None:
         error = {"code": 503, "message": "Loading model", "type": "unavailable_error"}
-        return json({"ok": False, "status": "loading", "model": entry.id, "error": error}, status=503)
+        progress = {} if entry.watch is None else {"loading": entry.watch.progress()}
+        body = {"ok": False, "status": "loading", "model": entry.id, **progress, "error": error}
+        return json(body, status=503)
     engines = [e.model.engine for e in pool.rows() if e.model is not None]
     return json(
         {
