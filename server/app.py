@@ -95,6 +95,7 @@ def create_app(
         defaults=dict(defaults or {}),
         log=as_log(log),
         log_prompts=log_prompts,
+        isolate_cache=isolate_cache,
         heartbeat=heartbeat,
         skills=None if skills is None else Skills.of(skills),
         store=store,
@@ -149,6 +150,7 @@ def mount(
     max_queue: int | None = None,
     id: str | None = None,
     api_keys: gate.Keys = None,
+    isolate_cache: bool = False,
     cors: gate.Origins = None,
     skills: Any = None,
     ui: bool = False,
@@ -162,14 +164,15 @@ def mount(
         app: the host's, before it starts. Answers may take long: see that its ``RESPONSE_TIMEOUT`` allows for that.
         model: a :class:`ggfw.Model` or :class:`ggfw.Engine`; or give a ``pool``. The host closes either.
         url_prefix: put in front of all paths, e.g. ``/llm``; the chat page is then at ``/llm/chat``.
-        store, defaults, max_queue, id, api_keys, cors, skills, ui, log, log_prompts, heartbeat: see
-            :func:`create_app`.
+        store, defaults, max_queue, id, api_keys, isolate_cache, cors, skills, ui, log, log_prompts,
+            heartbeat: see :func:`create_app`.
     """
     app.ctx.ggfw = State(
         pool or _pool_of(model, id, max_queue),
         defaults=dict(defaults or {}),
         log=as_log(log),
         log_prompts=log_prompts,
+        isolate_cache=isolate_cache,
         heartbeat=heartbeat,
         skills=None if skills is None else Skills.of(skills),
         store=store,
