@@ -1,6 +1,6 @@
 # `make` explains itself. Every target makes what it needs; the first use of any makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help run chat serve test test-all test-clients test-page lint check bench peers bench-server bench-http soak coverage fuzz cross-build clean
+.PHONY: help run chat serve test test-all test-clients test-page lint check bench peers bench-server bench-http soak coverage fuzz cross-build docs wheel clean
 .NOTPARALLEL:
 
 ENVIRONMENT := sh .ci/environment.sh
@@ -42,6 +42,8 @@ help:
 	@echo 'make bench-server many requests at once, beside llama.cpp: ARGS=...'
 	@echo 'make bench-http   what HTTP costs at 1, 8 and 32 clients, beside llama.cpp: ARGS=...'
 	@echo 'make soak         a server under good and bad clients: MINUTES=30 CLIENTS=32'
+	@echo 'make docs         build the documentation as a site (build/site)'
+	@echo 'make wheel        build a wheel for this platform (build/dist), without compiler for those who install it'
 	@echo 'make fuzz         run the fuzzers, one after the other: SECONDS=60 ONLY=...'
 	@echo 'make cross-build  compile the C code for Linux, macOS and Windows on x86-64 and arm64'
 	@echo 'make clean        remove what was built (not the models)'
@@ -102,6 +104,17 @@ soak:
 fuzz:
 	@$(ENVIRONMENT) test
 	@$(PY) -m fuzz $(ONLY) --seconds $(or $(SECONDS),60) $(value ARGS)
+
+docs:
+	@$(ENVIRONMENT) test
+	@$(PY) -c 'import material, mkdocstrings_handlers.python' 2>/dev/null || \
+		$(PY) -m pip install -q 'mkdocs-material>=9.6' 'mkdocstrings[python]>=0.30'
+	@$(PY) .ci/pictures.py --check
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q $(value ARGS)
+
+wheel:
+	@$(ENVIRONMENT) run
+	@$(PY) .ci/wheel.py $(value ARGS)
 
 cross-build:
 	@$(ENVIRONMENT) run

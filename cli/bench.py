@@ -20,6 +20,7 @@ from ggfw.cli import terminal
 from ggfw.cli.loading import COUNT, load_options, model_argument, split_load_options
 from ggfw.cli.profiling import profile_option, profiling
 from ggfw.cli.settings import setting, verb
+from ggfw.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from ggfw import Handle, Model
@@ -98,6 +99,9 @@ class _Counts(click.ParamType):
     help="Measure a running server (any with OpenAI's endpoints) through HTTP; MODEL is its name there.",
 )
 @setting("--busy", is_flag=True, help="Let another process use one core meanwhile.")
+@setting(
+    "--plot", metavar="FILE", help="Draw the speeds into FILE (.svg), with the spread of the repetitions."
+)
 @setting("--kernels", is_flag=True, help="Time the matrix products of one layer instead, one by one.")
 @setting("--layer", type=click.IntRange(0), default=0, help="Layer for --kernels; default: 0.")
 @profile_option
@@ -110,13 +114,18 @@ def bench_verb(model: str | None, **options: Any) -> None:
     """
     from ggfw.cli.resolve import find_model
 
+    plot = options["plot"]
+    if plot is not None and (not plot.endswith(".svg") or options["kernels"]):
+        raise click.UsageError(
+            "--plot draws speeds of a model (not --kernels) into a file that ends with .svg"
+        )
     if options["serve"]:
         from ggfw.cli.bench_serve import measure_server
 
         key = os.environ.get("GGFW_API_KEY")
         with _busy(options["busy"]):
             rows = [measure_server(options["serve"], key, model, n, options) for n in options["parallel"]]
-        _print(rows, options["as_json"], "through HTTP")
+        _report(rows, options, "through HTTP")
         return
     if options["kernels"]:
         from ggfw.cli.bench_kernels import measure_kernels, print_kernels
@@ -134,7 +143,7 @@ def bench_verb(model: str | None, **options: Any) -> None:
     with _busy(options["busy"]):
         rows = [_measure(path, loading, n_parallel, options) for n_parallel in options["parallel"]]
     route = "the step loop alone (--raw)" if options["raw"] else "through engine, sampler and decoder"
-    _print(rows, options["as_json"], route + (", beside a busy process" if options["busy"] else ""))
+    _report(rows, options, route + (", beside a busy process" if options["busy"] else ""))
 
 
 @contextmanager
@@ -149,6 +158,37 @@ def _busy(wanted: bool) -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
+
+
+def _report(rows: list[dict[str, Any]], options: dict[str, Any], route: str) -> None:
+    """Print what was measured, and draw it where that was asked for."""
+    _print(rows, options["as_json"], route)
+    if options["plot"] is None:
+        return
+    try:
+        Path(options["plot"]).write_text(_plot(rows, route), encoding="utf-8")
+    except OSError as exc:
+        raise InvalidRequest(f"{options['plot']} cannot be written: {exc.strerror}", "plot") from exc
+    terminal.say(f"ggfw: {options['plot']} written")
+
+
+def _plot(rows: list[dict[str, Any]], route: str) -> str:
+    """The rows as a chart: prompt and decode speed for each number of sequences."""
+    from ggfw.charts import Bar, Group, bars
+
+    first = rows[0]
+    machine = f"{first['backend']}, {first['threads']} threads, " if first["backend"] else ""
+    groups = []
+    for row in rows:
+        measured = (
+            ("prompt", row["prompt_tokens_per_second"], "prefill_tokens_per_second"),
+            ("decode", row["decode_tokens_per_second"], "generated_tokens_per_second"),
+        )
+        values = [(name, median, [s[key] for s in row["samples"]]) for name, median, key in measured]
+        found = [Bar(name, median, min(each), max(each)) for name, median, each in values if median]
+        groups.append(Group(f"{row['parallel']} at once" if len(rows) > 1 else "1 sequence", found, "tok/s"))
+    lengths = f"{first['prompt_tokens']} prompt and {first['new_tokens']} new tokens"
+    return bars(first["model"], groups, facts=f"{machine}{lengths}, {route}", shared_scale=True)
 
 
 def _print(rows: list[dict[str, Any]], as_json: bool, route: str) -> None:

@@ -20,6 +20,7 @@ from ggfw.cli.generating import (
     stats_option,
 )
 from ggfw.cli.loading import load_options, model_argument, split_load_options
+from ggfw.cli.profiling import profile_option, profiling
 from ggfw.cli.settings import setting, verb
 from ggfw.errors import InvalidRequest
 
@@ -47,13 +48,14 @@ __all__ = ["chat", "chat_verb"]
     default=True,
     help="Render answers on a terminal, or show them as they are; default: render.",
 )
+@profile_option
 @setting("--no-history", is_flag=True, help="Do not remember what was typed and said for the next time.")
 @setting("--continue", "-c", "resume", is_flag=True, help="Go on with the last conversation.")
 @local_option
 @load_options
 def chat_verb(model: str | None, models_dir: str | None, **options: Any) -> int:
     """Talk with MODEL; without it, choose one of the models that are there. /help lists the commands."""
-    server = find_server(options.pop("local"))
+    server = find_server(options.pop("local") or bool(options["profile"]))  # what is profiled runs here
     if server is None:
         return chat(model, models_dir, options)
     from ggfw.cli.remote import remote_model
@@ -102,7 +104,8 @@ def chat(
         check_tokens(generation, loaded[0].loaded.n_vocab)
         talk = Conversation(loaded[0], options, generation, load)
         talk.messages = list(preset.get("messages", []))
-        return _talk(talk, options)
+        with profiling(options.get("profile"), loaded[0]):
+            return _talk(talk, options)
     finally:
         while loaded:
             loaded.pop().close()

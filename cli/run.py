@@ -85,8 +85,8 @@ def _remote(name: str | None, server: Server | None) -> RemoteModel | None:
 
 def _for_chat(options: dict[str, Any]) -> dict[str, Any]:
     """The options of a chat that was begun with ``ggfw run [MODEL]`` on a terminal."""
-    if any([options.pop(name) for name in ("raw", "as_json", "tool_choice", "profile")]):
-        raise click.UsageError("there is no prompt; --raw, --json, --tool-choice and --profile need one")
+    if any([options.pop(name) for name in ("raw", "as_json", "tool_choice")]):
+        raise click.UsageError("there is no prompt; --raw, --json and --tool-choice need one")
     return options
 
 

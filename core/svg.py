@@ -20,6 +20,7 @@ text { fill: var(--ink); } .soft { fill: var(--soft); font-size: 11px; } .head {
 .strong { font-weight: 600; } .mono { font-family: ui-monospace, Menlo, Consolas, monospace; font-size: 12px; }
 .line { stroke: var(--line); fill: none; stroke-width: 1.4; } .grid { stroke: var(--line); stroke-opacity: .35; }
 .panel { fill: var(--panel); stroke: var(--line); stroke-opacity: .5; } .box { fill: var(--box); stroke: var(--line); }
+.spread { stroke: var(--ink); stroke-opacity: .65; fill: none; }
 .inside { fill: #ffffff; font-weight: 600; font-size: 11px; }
 g.hover:hover > rect { stroke: var(--ink); stroke-width: 2; }
 """
