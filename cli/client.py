@@ -1,7 +1,7 @@
 """A running server, as the verbs see it: where it is, and asking it.
 
-The server is that of ``GGFW_HOST`` (``host``, ``host:port`` or a URL), else whatever ggfw answers at 127.0.0.1 on
-``GGFW_PORT`` (default 8080). ``--local`` (``GGFW_LOCAL=1``) leaves it out. ``GGFW_API_KEY`` is its key.
+The server is that of ``GGFW_HOST`` (``host``, ``host:port``, a URL or ``unix:///path``), else whatever ggfw answers at
+127.0.0.1 on ``GGFW_PORT`` (default 8080). ``--local`` (``GGFW_LOCAL=1``) leaves it out. ``GGFW_API_KEY`` is its key.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
+from ggfw.cli.address import Address
 from ggfw.cli.settings import setting
-from ggfw.errors import GgfwError, InvalidRequest
+from ggfw.errors import GgfwError
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -35,18 +35,16 @@ class Server:
     """One server.
 
     Args:
-        url: its address; http://127.0.0.1:8080 for example.
+        url: its address; http://127.0.0.1:8080 or unix:///run/ggfw.sock for example.
         key: API key, or None.
         named: whether the user named it; else it was found on the default port.
     """
 
     def __init__(self, url: str, key: str | None = None, *, named: bool = True) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidRequest(f"{url!r} is no address of a server; expected http://HOST:PORT", "host")
+        self._at = Address.parse(url)
         self.url = url.rstrip("/")
         self.named = named
-        self._parts, self._key = parts, key
+        self._key = key
 
     def ask(
         self, method: str, path: str, body: Any = None, *, timeout: float | None = 600.0
@@ -74,8 +72,15 @@ class Server:
         # 15 ms that a start without a server need not spend
         from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
-        make = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
-        connection = make(self._parts.hostname or "", self._parts.port, timeout=timeout)
+        at, prefix = self._at, self._at.path
+        if at.scheme == "unix":
+            from ggfw.cli.unix_client import UnixConnection
+
+            connection: HTTPConnection = UnixConnection(at.path, timeout)
+            prefix = ""
+        else:
+            make = HTTPSConnection if at.scheme == "https" else HTTPConnection
+            connection = make(at.host, at.port, timeout=timeout)
         headers = {"Accept": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
@@ -85,7 +90,7 @@ class Server:
             headers["Content-Type"] = "application/json"
         try:
             try:
-                connection.request(method, self._parts.path.rstrip("/") + path, data, headers)
+                connection.request(method, prefix + path, data, headers)
                 answer = connection.getresponse()
             except (OSError, HTTPException) as exc:
                 raise ServerError(
@@ -171,10 +176,4 @@ def _listens(port: int) -> bool:
 
 
 def _url(host: str, port: str) -> str:
-    if "://" in host:
-        return host
-    host = host.replace("0.0.0.0", "127.0.0.1", 1) if host.startswith("0.0.0.0") else host
-    if host.count(":") > 1 and not host.startswith("["):  # an address of IPv6 alone
-        host = f"[{host}]"
-    has_port = host.rpartition("]")[2].count(":") == 1
-    return f"http://{host}" if has_port else f"http://{host}:{port}"
+    return Address.parse(host).url(int(port) if port.isdigit() else 8080)

@@ -2,32 +2,60 @@
 
 from __future__ import annotations
 
-import socket
+import gc
+import os
+import re
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from ggfw.cli import terminal
 from ggfw.cli.generating import sampling_options, split_generation_options
-from ggfw.cli.loading import COUNT, load_options, split_load_options
+from ggfw.cli.loading import COUNT, load_options, model_argument, split_load_options
 from ggfw.cli.settings import setting, verb
 from ggfw.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from ggfw import Model
-    from ggfw.server.pool import Pool
-    from ggfw.server.store import Store
+    from ggfw.footprint import Footprint
+    from ggfw.models import ModelEntry
 
-__all__ = ["serve_verb"]
+__all__ = ["SIZE", "serve_verb"]
+
+
+class Size(click.ParamType):
+    """A number of bytes, also with K, M, G or T (times 1024 each; ``8G``, ``8GB``, ``8GiB`` are the same)."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        found = re.fullmatch(
+            r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE
+        )
+        size = int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ")) if found else 0
+        if size < 1:
+            self.fail(f"{value!r} is no size (such as 8G or 900M)", param, ctx)
+        return size
+
+
+SIZE = Size()
 
 
 @verb("serve")
-@click.argument("model", required=False)
-@setting("--host", default="127.0.0.1", help="Address to listen on; default: 127.0.0.1.")
+@model_argument("models", nargs=-1, metavar="[MODEL]...")
+@setting(
+    "--host",
+    default="127.0.0.1",
+    help="Address to listen on: HOST, HOST:PORT or a URL; default: 127.0.0.1.",
+)
 @setting("--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0: any free one; default: 8080.")
+@setting("--unix", metavar="PATH", help="Listen on a Unix socket instead, which only its owner may use.")
 @setting("--parallel", type=COUNT, default=4, help="Requests that run at once; default: 4.")
 @setting("--max-queue", type=COUNT, default=64, help="Requests that may wait besides; default: 64.")
 @setting(
@@ -65,6 +93,12 @@ __all__ = ["serve_verb"]
 @setting(
     "--keep-alive", type=float, default=-1.0, metavar="SECONDS", help="How long an idle model stays loaded."
 )
+@setting(
+    "--memory",
+    type=SIZE,
+    metavar="SIZE",
+    help="Memory for all loaded models together (8G, 900M); idle ones make way for others. Default: what is free.",
+)
 @setting("--no-ui", is_flag=True, help="Serve no chat page.")
 @setting("--log-prompts", is_flag=True, help="Write prompts and answers into the log.")
 @setting(
@@ -75,13 +109,14 @@ __all__ = ["serve_verb"]
 )
 @sampling_options
 @load_options
-def serve_verb(model: str | None, **options: Any) -> None:
-    """Serve MODEL (default: SmolLM2-135M-Instruct) over HTTP until interrupted.
+@click.pass_context
+def serve_verb(context: click.Context, models: tuple[str, ...], **options: Any) -> None:
+    """Serve each MODEL (default: SmolLM2-135M-Instruct) over HTTP until interrupted.
 
-    The sampling options are the defaults of requests that do not say otherwise.
+    Those in the model folders are loaded when somebody asks for them. The sampling options are the defaults of requests
+    that do not say otherwise.
     """
-    from ggfw.cli.loading import load_model
-    from ggfw.cli.resolve import find_model
+    from ggfw.cli.listening import listening
 
     loading = split_load_options(options)
     defaults = split_generation_options(options)
@@ -91,17 +126,18 @@ def serve_verb(model: str | None, **options: Any) -> None:
             "--isolate-cache tells clients apart by API keys, but there are none; give --api-key or --api-key-file",
             "isolate_cache",
         )
-    # Bound before the model is loaded: a port in use should not cost that time.
-    with _listen(options["host"], options["port"]) as sock:
-        path = find_model(model, options["models_dir"], ask=True)
-        more = {"n_parallel": options["parallel"], "max_queue": options["max_queue"]}
-        with load_model(path, loading, **more) as loaded:
+    loading |= {"n_parallel": options["parallel"], "max_queue": options["max_queue"]}
+    given = context.get_parameter_source("port") is ParameterSource.COMMANDLINE
+    # Bound before models are loaded: a port in use should not cost that time.
+    with listening(options["host"], options["port"], options["unix"], port_given=given) as (sock, url):
+        served = _Served(models, loading, options)
+        try:
+            served.load()
             from ggfw.server.app import create_app, serve
 
-            pool = _pool(loaded, path, loading | more, options)
             app = create_app(
-                pool=pool,
-                store=_store(pool, loading | more, options),
+                pool=served.pool,
+                store=served.store,
                 defaults=defaults,
                 api_keys=keys or None,
                 isolate_cache=options["isolate_cache"],
@@ -111,45 +147,132 @@ def serve_verb(model: str | None, **options: Any) -> None:
                 log=_logger(options["log_format"]),
                 log_prompts=options["log_prompts"],
             )
-            terminal.say(_banner(loaded.info, sock))
+            terminal.say(served.banner(url))
             serve(app, sock=sock)
+        finally:
+            served.pool.close()
 
 
-def _pool(loaded: Model, path: Path, loading: dict[str, Any], options: dict[str, Any]) -> Pool:
-    """The loaded model, and those in the model folders, which are loaded when they are asked for by name."""
-    import ggfw
-    from ggfw.cli.folders import all_models
-    from ggfw.server.pool import Entry, Pool
+class _Served:
+    """The models of this server: those that were named, and those in the model folders, for requests that name them.
 
-    pool = Pool(keep_alive=options["keep_alive"])
-    first = pool.add_model(loaded, path.stem)
-    for found in all_models(options["models_dir"]):
-        if found.state != "ok" or found.id.lower() in first.names or Path(found.path).samefile(path):
-            continue
-        pool.add(
+    Args:
+        models: what the user wrote.
+        loading: options of :func:`ggfw.load`.
+        options: of the verb.
+    """
+
+    def __init__(self, models: Sequence[str], loading: dict[str, Any], options: dict[str, Any]) -> None:
+        from ggfw.cli.derived import find_preset
+        from ggfw.cli.folders import all_models, download_folder, model_folders, ollama_folders
+        from ggfw.cli.resolve import find_model
+        from ggfw.server.confine import Confined
+        from ggfw.server.pool import Pool
+        from ggfw.server.store import Store
+
+        self._loading = loading
+        folder = options["models_dir"]
+        self.pool = Pool(keep_alive=options["keep_alive"], memory=options["memory"])
+        #: (name of a derived model or nothing, what the user wrote, file)
+        self._named: list[tuple[str, str | None, Path]] = []
+        for name in models or (None,):
+            base, preset = find_preset(name, folder)
+            path = base if base is not None else find_model(name, folder, ask=True)
+            self._named.append((str(preset.get("name") or ""), name, path))
+        own = download_folder(folder)
+        places = [*model_folders(folder), *ollama_folders(folder), own]
+        self._confined = Confined(places, [path for *_, path in self._named])
+        for derived, name, path in self._named:
+            if not any(Path(e.facts["path"]).samefile(path) for e in self.pool.entries.values()):
+                plain = name and not derived and not os.path.exists(name)
+                self._add(path.stem, path, {path.name, name or ""} if plain else {path.name})
+        for found in all_models(folder):
+            known = any(
+                found.id.lower() in e.names or Path(e.facts["path"]).samefile(found.path)
+                for e in self.pool.entries.values()
+            )
+            if found.state != "ok" or known:
+                continue
+            if not self._confined.holds(found.path):
+                terminal.say(f"ggfw: {found.id} is left out: it leads out of the model folders")
+                continue
+            self._add(found.id, found.path, {found.path.name}, found)
+        self.store = Store(own, self.pool, self._load, self._footprint)
+        for warning in self.store.warnings:
+            terminal.say(f"ggfw: {warning}")
+
+    def _add(self, id: str, path: Path, names: set[str], found: ModelEntry | None = None) -> None:
+        from ggfw.models import describe
+        from ggfw.server.pool import Entry
+
+        found = found or describe(path)
+        self.pool.add(
             Entry(
-                id=found.id,
-                load=partial(ggfw.load, found.path, **loading),
+                id,
+                partial(self._load, path),
+                aliases=frozenset({*names, found.name} - {""}),
+                footprint=partial(self._footprint, path),
                 facts={
-                    "path": str(found.path),
+                    "path": str(path),
                     "size_bytes": found.size_bytes,
                     "architecture": found.architecture,
+                    "quant": found.quant,
+                    "n_ctx_train": found.context,
                 },
             )
         )
-    return pool
 
+    def _load(self, path: Path, **more: Any) -> Model:
+        import ggfw
 
-def _store(pool: Pool, loading: dict[str, Any], options: dict[str, Any]) -> Store:
-    """The folder that models fetched and made over HTTP go to."""
-    import ggfw
-    from ggfw.cli.folders import download_folder
-    from ggfw.server.store import Store
+        self._confined.check(path)
+        return ggfw.load(path, **{**self._loading, **more})
 
-    store = Store(download_folder(options["models_dir"]), pool, lambda path: ggfw.load(path, **loading))
-    for warning in store.warnings:
-        terminal.say(f"ggfw: {warning}")
-    return store
+    def _footprint(self, path: Path) -> Footprint:
+        from ggfw.footprint import Footprint
+
+        keys = ("ctx", "kv_type", "n_parallel", "draft")
+        return Footprint.of(path, **{key: self._loading[key] for key in keys if key in self._loading})
+
+    def load(self) -> None:
+        """Load the models that were named, and make the first one the default.
+
+        Raises:
+            MemoryShort: they do not fit; besides the errors of loading.
+        """
+        from ggfw.cli.progress import waiting
+
+        def say(event: str, fields: dict[str, Any]) -> None:
+            if event == "context_reduced":
+                terminal.say(
+                    f"ggfw: {fields['model']} gets a context of {fields['n_ctx']} instead of {fields['n_ctx_train']}: "
+                    "more does not fit into memory (--ctx says otherwise)"
+                )
+
+        self.pool.log = say
+        for _, _, path in self._named:
+            entry = next(
+                e for e in self.pool.entries.values() if e.base is None and path.samefile(e.facts["path"])
+            )
+            if entry.slot is None:
+                with waiting(f"loading {path.name}"):
+                    self.pool.load_now(entry)
+        if self._named[0][0]:
+            self.pool.default = self.pool.find(self._named[0][0])
+        gc.freeze()  # main() has switched collection off for the start; what stands now stays
+        gc.enable()
+
+    def banner(self, url: str) -> str:
+        """What is served, and where."""
+        parts = []
+        for entry in self.pool.loaded():
+            info = entry.info
+            parts.append(
+                f"{info['name']} ({info['architecture']}, backend {info['backend']}, context {info['n_ctx']}, "
+                f"{info['n_parallel']} at once)"
+            )
+        where = url if url.startswith("unix:") else f"{url}/v1"
+        return f"ggfw: {', '.join(parts)} on {where} (Ctrl-C ends it)"
 
 
 def _keys(given: tuple[str, ...], path: str | None) -> list[str]:
@@ -172,27 +295,6 @@ def _skills(folders: tuple[str, ...]) -> Any:
     for warning in skills.warnings:
         terminal.say(f"ggfw: {warning}")
     return skills
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Open the listening socket."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=256)
-    except (OSError, UnicodeError) as exc:
-        why = getattr(exc, "strerror", None) or str(exc)
-        raise InvalidRequest(
-            f"cannot listen on {host} port {port}: {why}; choose others with --host and --port", "port"
-        ) from exc
-
-
-def _banner(info: dict[str, Any], sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    address = f"[{host}]" if ":" in host else host
-    return (
-        f"ggfw: {info['name']} ({info['architecture']}, backend {info['backend']}, context {info['n_ctx']}, "
-        f"{info['n_parallel']} at once) on http://{address}:{port}/v1 (Ctrl-C ends it)"
-    )
 
 
 def _logger(form: str) -> Any:
