@@ -153,7 +153,7 @@ class KernelBackend(Descriptor):
 
     probe: str | Callable[[], int]
     library: str | Callable[[], str]
-    abi: int = 1
+    abi: int = 2
     executor: str | Callable[[], str] | None = None
     bindings: str | Callable[[], str] | None = None
 

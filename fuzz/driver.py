@@ -150,7 +150,7 @@ class Inside:
         memory = self._memory
         memory[8:16] = len(data).to_bytes(8, "little")
         memory[_HEAD : _HEAD + len(data)] = data
-        begin = time.monotonic()
+        begin = time.process_time()  # by the clock of the wall, a suspended machine would be slow
         try:
             self.target.run(data)
         except self.target.errors:
@@ -159,9 +159,9 @@ class Inside:
             raise
         except BaseException as error:
             self._note(error, data)
-        took = time.monotonic() - begin
+        took = time.process_time() - begin
         if took > self.target.seconds:
-            _save(self._folder, "slow", data, f"took {took:.1f} s")
+            _save(self._folder, "slow", data, f"took {took:.1f} s of CPU")
         self.executions += 1
         memory[0:8] = self.executions.to_bytes(8, "little")
         if self.executions in (50, 500) or self.executions % 1000 == 0:

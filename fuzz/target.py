@@ -16,7 +16,7 @@ class Target:
         seeds: inputs to begin with.
         errors: what ``run`` may raise: the right answer to a bad input.
         grows: MiB that a run may add to the process without being suspicious.
-        seconds: CPU or wall time that one input may take.
+        seconds: of CPU that one input may take; hangs are seen by the driver.
         close: called at the end.
     """
 

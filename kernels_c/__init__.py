@@ -18,7 +18,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _SUFFIX = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
 
 #: ``ggfw_kernels_abi()`` of the header this package installs.
-ABI = 1
+ABI = 2
 
 
 def get_include() -> str:

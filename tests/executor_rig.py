@@ -229,6 +229,7 @@ class Rig:
             if values is not None:
                 keep[name] = np.asarray(values, np.int32)
                 setattr(batch, name, ffi.from_buffer("int32_t *", keep[name]))
+        batch.n_pages = len(pages)
         if embeddings is not None:
             keep["embeddings"] = np.ascontiguousarray(embeddings, np.float32)
             batch.embeddings = ffi.from_buffer("float *", keep["embeddings"])

@@ -38,6 +38,7 @@ static void *caller(void *seed) {
         steps[i].decode = steps[i].prompt = &add;
         steps[i].in[0] = steps[i].out[0] = (ggfw_view){0, 128, WIDTH, GGFW_F32, 0};
         steps[i].params.custom.i[0] = i % 5 == 4;
+        steps[i].params.custom.state = -1;
     }
     ggfw_executor *e = ggfw_executor_new(steps, STEPS, 128 * ROWS, ROWS, 1, NULL, 0, NULL, 0, 0);
     int32_t positions[ROWS], row_segment[ROWS];

@@ -406,7 +406,7 @@ def test_foreign_kernels(foreign: Path, same: bool, threads: int) -> None:
     with Rig(UNITS[0], max_rows=12, threads=threads) as rig:
         a, y = rig.buffer(32), rig.buffer(32)
         rig.step("custom", [a], [y], union="custom", kernel=(decode, decode if same else prompt))
-        rig.steps[0]["params"] = {"f": [2.0, *[0.0] * 7]}
+        rig.steps[0]["params"] = {"f": [2.0, *[0.0] * 7], "state": -1}
         rig.start()
         rig.write(a, x)
         for _ in range(50):

@@ -18,7 +18,7 @@ from ggfw.errors import BackendError, PluginError
 from ggfw.registry import Registry, default_registry
 
 #: The ABI this core speaks (GGFW_KERNELS_ABI).
-KERNELS_ABI = 1
+KERNELS_ABI = 2
 
 _lock = threading.Lock()
 

@@ -284,6 +284,7 @@ class NativeExecutor:
                 offsets.append(offset)
                 offset += len(table)
             n = self._n_pools
+            self._batch.n_pages = offset
             self._page_offsets = [offsets[i * n : (i + 1) * n] for i in range(len(order))]
             self._pages_key = key
         for i, offsets in enumerate(self._page_offsets):

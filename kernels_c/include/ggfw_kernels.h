@@ -22,7 +22,7 @@ extern "C" {
 
 /* cffi: begin */
 
-#define GGFW_KERNELS_ABI 1
+#define GGFW_KERNELS_ABI 2
 
 #define GGFW_MAX_INPUTS 6
 #define GGFW_MAX_OUTPUTS 4
@@ -128,6 +128,7 @@ typedef struct ggfw_batch {
                                              from row after row, as long as it draws the token of the next one. */
     int32_t *sampled; /* [n_outputs] result: token id, or a negative sampler status; untouched for host rows, and for
                          drafts that the walk did not reach */
+    int64_t n_pages;  /* entries of pages */
 } ggfw_batch;
 
 /* ---- cache pools ---------------------------------------------------------------------------------------------- */

@@ -101,7 +101,7 @@ static int pages_are_good(const ggfw_executor *e, const ggfw_batch *b, int64_t *
                 first = seen > 0 ? seen : 0;
             }
             int64_t end = ((int64_t)s->position + s->n_rows - 1) / pool->page_size + 1;
-            if (s->table[p] < 0 || b->pages == NULL) return 0;
+            if (s->table[p] < 0 || b->pages == NULL || s->table[p] + end > b->n_pages) return 0;
             for (int64_t page = first / pool->page_size; page < end; page++) {
                 int32_t id = b->pages[s->table[p] + page];
                 if (id < 0 || id >= pool->n_pages) return 0;
@@ -130,7 +130,7 @@ static void *copy(void *to, const void *from, int64_t n, size_t size) {
 int32_t batch_take(ggfw_executor *e, const ggfw_batch *b) {
     int64_t n_pages;
     if (!counts_are_good(e, b) || !segments_are_good(e, b, &e->n_decode_segments) || !outputs_are_good(b) ||
-        !inputs_are_good(e, b) || !pages_are_good(e, b, &n_pages))
+        b->n_pages < 0 || !inputs_are_good(e, b) || !pages_are_good(e, b, &n_pages))
         return GGFW_ERR_BATCH;
     if (!grow_pages(e, n_pages)) return GGFW_ERR_MEMORY;
     int64_t width = e->rules.embedding_width;
@@ -150,5 +150,6 @@ int32_t batch_take(ggfw_executor *e, const ggfw_batch *b) {
     own->samplers = copy(e->samplers, b->samplers, b->n_outputs, sizeof(struct ggfw_sampler *));
     own->embeddings = width > 0 ? copy(e->embeddings, b->embeddings, b->n_rows * width, sizeof(float)) : NULL;
     own->pages = copy(e->pages, b->pages, n_pages, sizeof(int32_t));
+    own->n_pages = n_pages;
     return GGFW_OK;
 }

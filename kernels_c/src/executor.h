@@ -1,4 +1,5 @@
-/* executor.h: the executor's own state, shared by executor.c (plan) and batch.c (checking and copying a batch). */
+/* executor.h: the executor's own state, shared by executor.c (running), plan_check.c (checking a plan) and batch.c
+ * (checking and copying a batch). */
 #ifndef GGFW_EXECUTOR_INTERNAL_H
 #define GGFW_EXECUTOR_INTERNAL_H
 
@@ -66,6 +67,11 @@ struct ggfw_executor {
     int64_t started_ns;
     int64_t *timings;
 };
+
+/* Whether a plan and what it stands on can be run without touching foreign memory (plan_check.c). */
+int step_is_good(const ggfw_executor *executor, const ggfw_step *step);
+int pools_are_good(const ggfw_pool *pools, int32_t n);
+int states_are_good(const ggfw_state *states, int32_t n);
 
 void batch_rules_of(const ggfw_step *steps, int32_t n_steps, batch_rules *rules);
 /* Check a batch against capacities and rules and copy it into executor->batch. Returns enum ggfw_status. */

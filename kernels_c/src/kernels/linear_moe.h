@@ -67,6 +67,7 @@ static void linear_moe_run(const ggfw_step *step, const ggfw_run *run, int32_t r
     }
     if (pairs < weight->n_expert) {
         expert = linear_moe_expert(step, run, row_begin + candidate / k, candidate % k);
+        if (expert < 0 || expert >= weight->n_expert) return; /* no step before wrote this */
         for (pair = 0; pair < candidate; pair++)
             if (linear_moe_expert(step, run, row_begin + (int32_t)(pair / k), (int32_t)(pair % k)) == expert) return;
     }
