@@ -217,6 +217,10 @@ class RemoteHandle:
                 function.get("arguments") or "",
             )
 
+        for index in delta.get("withdrawn_tool_calls") or ():
+            self._calls.pop(index, None)
+            yield ToolCallDelta(index, withdrawn=True)
+
     def _mark(self) -> None:
         self._first = self._first or time.perf_counter()
 

@@ -35,7 +35,7 @@ class Output:
         self._parser = parser or PlainParser()
         self._text: list[str] = []
         self._reasoning: list[str] = []
-        self._calls: list[dict[str, Any]] = []
+        self._calls: dict[int, dict[str, Any]] = {}  # by number
         #: The stop string that ended the text, or None.
         self.matched: str | None = None
         #: The text that became complete with the last token.
@@ -85,11 +85,10 @@ class Output:
         return deltas
 
     def _keep_call(self, delta: ToolCallDelta) -> None:
-        while len(self._calls) <= delta.index:
-            self._calls.append({"id": "", "name": "", "arguments": []})
-        call = self._calls[delta.index]
-        call["id"] = call["id"] or delta.id
-        call["name"] = call["name"] or delta.name
+        if delta.withdrawn:
+            self._calls.pop(delta.index, None)
+            return
+        call = self._calls.setdefault(delta.index, {"id": delta.id, "name": delta.name, "arguments": []})
         call["arguments"].append(delta.arguments)
 
     @property
@@ -105,4 +104,4 @@ class Output:
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls so far."""
-        return tuple(ToolCall(c["id"], c["name"], "".join(c["arguments"])) for c in self._calls)
+        return tuple(ToolCall(c["id"], c["name"], "".join(c["arguments"])) for c in self._calls.values())

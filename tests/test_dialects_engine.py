@@ -103,11 +103,12 @@ def test_long_arguments_come_before_the_call_is_over() -> None:
         assert len(parser.push(script[400:500])) == 1
         result = made.chat(ASK, tools=TOOLS)
         assert json.loads(result.tool_calls[0].arguments) == {"a": code}
-        cut = made.chat(ASK, tools=TOOLS, max_tokens=450)
-        assert cut.finish_reason == "length"
-        assert cut.tool_calls[0].arguments.startswith('{"a": "xxx')
-        short = made.chat(ASK, tools=TOOLS, max_tokens=60)
-        assert (short.tool_calls, short.text, short.finish_reason) == ((), script[:60], "length")
+        for limit in (60, 450):
+            cut = made.chat(ASK, tools=TOOLS, max_tokens=limit)
+            assert (cut.tool_calls, cut.text, cut.finish_reason) == ((), script[:limit], "length")
+        sure = made.chat(ASK, tools=TOOLS, max_tokens=450, tool_choice="required")
+        assert (sure.text, sure.finish_reason) == ("", "length"), "a call that was asked for stays one"
+        assert sure.tool_calls[0].arguments.startswith('{"a": "xxx')
 
 
 def test_reasoning_opened_by_the_prompt() -> None:

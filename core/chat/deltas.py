@@ -37,18 +37,21 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """The beginning or more arguments of a tool call.
+    """The beginning or more arguments of a tool call, or the word that it is none.
 
     Args:
-        index: counts the calls of one answer from 0.
+        index: counts the calls of one answer from 0; a call that is withdrawn keeps its number.
         id, name: set in the first delta of a call only, empty afterwards.
         arguments: the next piece of the arguments' JSON text.
+        withdrawn: the call broke, or was cut, after it had begun: it is none of the answer's calls. The last delta of
+            its number; all that the model wrote of it follows as text. What came of its arguments is no JSON.
     """
 
     index: int
     id: str = ""
     name: str = ""
     arguments: str = ""
+    withdrawn: bool = False
 
 
 Delta = TextDelta | ReasoningDelta | ToolCallDelta

@@ -75,8 +75,11 @@ class Rounds:
         self._turns: list[Result] = []  # those that have ended
         self._text = _Joined()
         self._reasoning = _Joined()
-        self._held: list[Delta] = []  # calls of this turn, all load_skill so far
-        self._shows_calls = False
+        self._held: list[ToolCallDelta] = []  # calls of this turn, all load_skill so far
+        self._open: dict[
+            int, bool
+        ] = {}  # calls of this turn that are shown, and whether they are the caller's
+        self._n_shown = self._first = 0  # numbers of calls that are used up: by now, and when this turn began
         self._request: Request | None = None
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -102,7 +105,7 @@ class Rounds:
         self._turns.append(turn)
         self._text.end(turn.text)
         self._reasoning.end(turn.reasoning)
-        self._held, self._shows_calls = [], False
+        self._held, self._open, self._first = [], {}, self._n_shown
         if not _internal(turn):
             return False
         limit: Any = self._options.get("max_tokens")
@@ -140,18 +143,38 @@ class Rounds:
 
     def see(self, delta: Delta) -> Iterator[Delta]:
         """What the client sees of a delta: calls only once it is sure that they are the caller's."""
+        shown: Sequence[Delta]
         if isinstance(delta, ToolCallDelta):
-            self._held.append(delta)
-            self._shows_calls = self._shows_calls or delta.name not in ("", LOAD_SKILL)
-            if not self._shows_calls:
+            shown = [replace(one, index=self._first + one.index) for one in self._see_call(delta)]
+            if not shown:
                 return
-            shown, self._held = self._held, []
+            self._n_shown = max(self._n_shown, 1 + max(one.index for one in shown))
         else:
             joined = self._text if isinstance(delta, TextDelta) else self._reasoning
             text = joined.shown(delta.text)
             shown = [replace(delta, text=text) if text != delta.text else delta]
         self._first_shown = self._first_shown or time.perf_counter()
         yield from shown
+
+    def _see_call(self, delta: ToolCallDelta) -> Sequence[ToolCallDelta]:
+        if delta.withdrawn:
+            self._held = [one for one in self._held if one.index != delta.index]
+            if self._open.pop(delta.index, None) is None:
+                return ()
+            if any(self._open.values()):
+                return (delta,)
+            # Those that are left are answered here: they are none of the client's either.
+            gone, self._open = [delta.index, *self._open], {}
+            return [ToolCallDelta(index, withdrawn=True) for index in gone]
+        self._held.append(delta)
+        if delta.name not in ("", LOAD_SKILL):
+            self._open[delta.index] = True
+        if not any(self._open.values()):
+            return ()
+        seen, self._held = self._held, []
+        for one in seen:
+            self._open.setdefault(one.index, False)
+        return seen
 
     # -- the whole ------------------------------------------------------------------------------------------------
 

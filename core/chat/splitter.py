@@ -5,12 +5,14 @@ could still become a mark (and white space in front of one, which is layout), an
 when it is complete, when a grammar assures that it will be, or when so much of its arguments has come that waiting
 would be worse (:data:`HOLD` characters); from then on its arguments are streamed as they come. A block that turns out
 to be no call is text, marks included, and is looked through once more for calls behind its first mark. A call that
-breaks after it was given out keeps what was written, up to its closing mark, as its arguments, which then are no JSON.
+breaks, or is cut, after it was given out is withdrawn (:attr:`ToolCallDelta.withdrawn`) and is text all the same. The
+last character of its arguments waits for the end of the call, so that nobody takes them for whole then. Only a call
+that a grammar assures stays one when the answer is cut in it: the caller asked for it, and knows that it was cut.
 """
 
 from __future__ import annotations
 
-import secrets
+import os
 import string
 from collections import deque
 from dataclasses import dataclass
@@ -32,7 +34,7 @@ _ALPHABET = string.ascii_letters + string.digits
 
 def new_call_id() -> str:
     """Nine alphanumeric characters: the only form that all chat templates take."""
-    return "".join(secrets.choice(_ALPHABET) for _ in range(9))
+    return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in os.urandom(9))
 
 
 @dataclass
@@ -46,6 +48,7 @@ class _Piece:
     index: int = -1
     id: str = ""
     name: str = ""
+    withdrawn: bool = False
 
 
 @dataclass
@@ -158,7 +161,7 @@ class Splitter:
         pieces, self._out = self._out, []
         for p in pieces:
             if p.kind == "call":
-                out.append(ToolCallDelta(p.index, p.id, p.name, p.text))
+                out.append(ToolCallDelta(p.index, p.id, p.name, p.text, p.withdrawn))
             else:
                 kind = TextDelta if p.kind == "text" else ReasoningDelta
                 out.append(kind(p.text, span=(p.start, p.end)))
@@ -330,7 +333,8 @@ class Splitter:
     def _enter(self, form: CallForm, mark: str) -> None:
         """A block of calls begins behind ``mark``."""
         self._block, self._mark_text, self._raw = form, mark, ""
-        self._commit = self._given = 0
+        self._commit = 0
+        self._before = self._space  # is layout if this is a call, else text
         self._n_before = self._n_calls
         self._reader = Reader()
         self._body = self._parse(form)
@@ -350,52 +354,35 @@ class Splitter:
         try:
             self._body.send(c)
         except StopIteration:
-            self._again(self._reader.back)
-            self._call = None
-            self._state, self._lead, self._space = self._in_text, True, ""
-            self._blocks += 1
+            self._body_over(self._reader.back)
         except Broken:
-            self._broken()
+            if self._assured and not c and self._call is not None:
+                self._end_call()
+                self._body_over("")
+            else:
+                self._broken()
+
+    def _body_over(self, rest: str) -> None:
+        self._again(rest)
+        self._call = None
+        self._state, self._lead, self._space = self._in_text, True, ""
+        self._blocks += 1
 
     def _broken(self) -> None:
         call, self._call = self._call, None
         if call is not None and call.announced:
-            self._call, self._state = call, self._in_spoiled
-            self._again(self._raw[self._given :])
-            return
+            self._out.append(_Piece("call", "", index=call.index, withdrawn=True))
+            self._n_calls += 1  # its number is used up
         self._n_broken += 1
-        self._state, self._lead = self._in_text, False
+        self._state, self._lead, self._space = self._in_text, False, ""
         if self._commit:  # calls before it were good: what follows them is text
             self._again(self._raw[self._commit :])
             return
         mark = self._mark_text or self._raw[:1]
         rest = self._raw[len(mark) - len(self._mark_text) :]
-        space, self._space = self._space, ""
-        self._give("text", space + mark, self._pos - len(rest))
+        self._give("text", self._before + mark, self._pos - len(rest))
         self._has_text = self._has_text or bool(mark)
         self._again(rest)
-
-    def _in_spoiled(self, c: str) -> None:
-        """In a call that was given out and then broke."""
-        self._held += c
-        while self._held:
-            held = self._held
-            if held in self._block.close:
-                self._held = ""
-                self._over_call()
-                return
-            if c and any(mark.startswith(held) for mark in self._block.close):
-                return
-            self._held = held[1:]
-            self._arguments(held[0])
-        if not c:
-            self._over_call()
-
-    def _over_call(self) -> None:
-        self._call = None
-        self._n_calls += 1
-        self._state, self._lead, self._space = self._in_text, True, ""
-        self._blocks += 1
 
     def _begin_call(self, name: str) -> None:
         self._call = _Call(self._n_calls, name)
@@ -405,19 +392,19 @@ class Splitter:
     def _arguments(self, text: str) -> None:
         call = self._call
         assert call is not None
-        self._given = self._reader.n_read
-        if call.announced:
-            self._give_arguments(call, text)
-            return
         call.held += text
-        if len(call.held) > HOLD:
+        if call.announced:
+            self._give_arguments(call, call.held[:-1])
+            call.held = call.held[-1:]
+        elif len(call.held) > HOLD:
             self._announce(call)
 
     def _end_call(self) -> None:
-        assert self._call is not None
-        if not self._call.announced:
-            self._announce(self._call)
-        self._call = None
+        call, self._call = self._call, None
+        assert call is not None
+        if not call.announced:
+            self._announce(call)
+        self._give_arguments(call, call.held)
         self._n_calls += 1
         self._commit = self._reader.n_read
         self.done = self._tools.single
@@ -425,8 +412,8 @@ class Splitter:
     def _announce(self, call: _Call) -> None:
         call.announced, self._space = True, ""
         self._out.append(_Piece("call", "", index=call.index, id=new_call_id(), name=call.name))
-        held, call.held = call.held, ""
-        self._give_arguments(call, held)
+        self._give_arguments(call, call.held[:-1])
+        call.held = call.held[-1:]
 
     def _give_arguments(self, call: _Call, text: str) -> None:
         if not text:

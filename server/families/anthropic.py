@@ -127,6 +127,8 @@ class _Blocks:
         if isinstance(delta, ReasoningDelta):
             started = self._begin("thinking", {"type": "thinking", "thinking": "", "signature": ""})
             return started + self._delta({"type": "thinking_delta", "thinking": delta.text})
+        if delta.withdrawn:  # a block cannot be taken back; the text that follows has what was written
+            return self._close()
         block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
         started = self._begin(("tool_use", delta.index), block)
         if not delta.arguments:

@@ -78,6 +78,7 @@ class _Shape:
         self.body = body
         self.answers: Answers
         self._calls: list[dict[str, str]] = []
+        self._sent = 0
 
     def piece(
         self, text: str = "", thinking: str = "", calls: list[dict[str, Any]] | None = None
@@ -115,7 +116,10 @@ class _Shape:
         if isinstance(delta, ReasoningDelta):
             return line(self.piece(thinking=delta.text))
         ready = self._complete(delta.index)
-        self._add(delta)
+        if delta.withdrawn:  # nothing of it was sent
+            self._calls[delta.index]["name"] = ""
+        else:
+            self._add(delta)
         return line(self.piece(calls=ready)) if ready else ""
 
     def _add(self, delta: ToolCallDelta) -> None:
@@ -129,9 +133,10 @@ class _Shape:
     def _complete(self, before: int) -> list[dict[str, Any]]:
         """The calls in front of number ``before`` that have not been sent: nothing is added to them any more."""
         ready = []
-        for n, call in enumerate(self._calls[:before]):
+        for call in self._calls[:before]:
             if call["name"]:
-                ready.append(call_object(ToolCall(call["id"], call["name"], call["arguments"]), n))
+                ready.append(call_object(ToolCall(call["id"], call["name"], call["arguments"]), self._sent))
+                self._sent += 1
                 call["name"] = ""
         return ready
 

@@ -182,6 +182,8 @@ def delta_object(delta: Delta) -> dict[str, Any]:
         return {"content": delta.text}
     if isinstance(delta, ReasoningDelta):
         return {"reasoning_content": delta.text}
+    if delta.withdrawn:  # OpenAI's form cannot take a call back; clients that know this member can
+        return {"withdrawn_tool_calls": [delta.index]}
     function: dict[str, Any] = {"arguments": delta.arguments}
     call: dict[str, Any] = {"index": delta.index, "function": function}
     if delta.id:  # only the first piece of a call says whose it is; clients join what is repeated

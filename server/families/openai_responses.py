@@ -63,6 +63,7 @@ class _Writer:
         self.output: list[dict[str, Any]] = []
         self._created = time.time()
         self._sequence = 0
+        self._gone: set[int] = set()  # places of items that were withdrawn
         self._open: Any = None  # "message", "reasoning" or ("call", number)
 
     # -- the whole ------------------------------------------------------------------------------------------------
@@ -152,6 +153,8 @@ class _Writer:
         )
 
     def _call(self, delta: ToolCallDelta) -> str:
+        if delta.withdrawn:
+            return self._withdraw()
         began = ""
         if self._open != ("call", delta.index):
             item = {
@@ -169,6 +172,12 @@ class _Writer:
         return began + self._event(
             "response.function_call_arguments.delta", **self._place(), delta=delta.arguments
         )
+
+    def _withdraw(self) -> str:
+        """The events that close a call which is none; its place stays taken, but the response does not hold it."""
+        closed = self._close("incomplete")
+        self._gone.add(len(self.output) - 1)
+        return closed
 
     def _begin(self, what: Any, item: dict[str, Any]) -> str:
         closed = self._close("completed")
@@ -238,7 +247,7 @@ class _Writer:
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata or {},
             "model": self.answers.id,
-            "output": list(self.output),
+            "output": [item for n, item in enumerate(self.output) if n not in self._gone],
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
             "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},

@@ -106,8 +106,12 @@ export class Run {
     if ((delta.content || delta.tool_calls) && node.reasoning && node.thought === undefined) this.thinkingEnds();
     if (delta.content) node.content += delta.content;
     for (const piece of delta.tool_calls ?? []) this.takeCall(piece);
+    for (const index of delta.withdrawn_tool_calls ?? []) delete node.calls?.[index]; // it was none: it is in the text
     if (delta.content || delta.reasoning_content || delta.tool_calls) this.stage = "writing";
-    if (choice?.finish_reason) node.finish = choice.finish_reason;
+    if (choice?.finish_reason) {
+      node.finish = choice.finish_reason;
+      if (node.calls) node.calls = node.calls.filter(Boolean);
+    }
     if (chunk.prompt_progress) this.takeProgress(chunk.prompt_progress);
     if (chunk.timings) this.takeTimings(chunk.timings);
     if (chunk.usage) {
