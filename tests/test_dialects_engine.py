@@ -108,7 +108,7 @@ def test_long_arguments_come_before_the_call_is_over() -> None:
             assert (cut.tool_calls, cut.text, cut.finish_reason) == ((), script[:limit], "length")
         sure = made.chat(ASK, tools=TOOLS, max_tokens=450, tool_choice="required")
         assert (sure.text, sure.finish_reason) == ("", "length"), "a call that was asked for stays one"
-        assert sure.tool_calls[0].arguments.startswith('{"a": "xxx')
+        assert sure.tool_calls[0].arguments.endswith("xxx")
 
 
 def test_reasoning_opened_by_the_prompt() -> None:
