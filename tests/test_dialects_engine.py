@@ -10,6 +10,7 @@ from fake_model import FakeModel
 
 import ggfw
 from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
+from ggfw.chat.tools import Tools
 from ggfw.library import Model
 
 TEMPLATE = (
@@ -106,9 +107,13 @@ def test_long_arguments_come_before_the_call_is_over() -> None:
         for limit in (60, 450):
             cut = made.chat(ASK, tools=TOOLS, max_tokens=limit)
             assert (cut.tool_calls, cut.text, cut.finish_reason) == ((), script[:limit], "length")
-        sure = made.chat(ASK, tools=TOOLS, max_tokens=450, tool_choice="required")
-        assert (sure.text, sure.finish_reason) == ("", "length"), "a call that was asked for stays one"
-        assert sure.tool_calls[0].arguments.endswith("xxx")
+        sure = made.dialect.parser("", Tools.of(TOOLS, "required"), assured=True)
+        pieces = sure.push(script[:450]) + sure.finish()
+        assert all(isinstance(d, ToolCallDelta) and not d.withdrawn for d in pieces)
+        written = "".join(d.arguments for d in pieces if isinstance(d, ToolCallDelta))
+        assert script[:450].endswith(written) and written.startswith('{"a": "xxx'), (
+            "one that was asked for stays"
+        )
 
 
 def test_reasoning_opened_by_the_prompt() -> None:
