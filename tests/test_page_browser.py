@@ -122,6 +122,8 @@ def test_chat_shows_the_answer_and_what_it_cost(page: Page) -> None:
     assert page.texts("user") == ["hi"] and page.texts() == ["Hello there."]
     assert " tokens · " in page.page.inner_text(".message.assistant .figures")
     assert page.page.inner_text("#context-text").endswith("/ 4,096")
+    assert page.page.inner_text("#model option").endswith(" · 4k context")
+    assert page.page.get_attribute("#model", "title") == page.page.inner_text("#model option")
     page.shot("chat")
 
 
@@ -353,8 +355,9 @@ def test_progress_of_the_prompt_is_shown(page: Page) -> None:
     )
     page.say("hi", wait=False)
     page.page.wait_for_selector("text=650 of 2,000 tokens")
-    assert "about 14 s left" in page.page.inner_text(".progress")
+    assert page.page.inner_text(".progress").endswith("100 tokens/s · about 14 s left")
     assert page.page.evaluate("document.querySelector('.progress progress').value") == pytest.approx(0.325)
+    page.page.wait_for_timeout(400)  # the bar moves smoothly
     page.shot("progress")
     page.page.keyboard.press("Escape")
     page.done()
@@ -364,12 +367,13 @@ def test_progress_of_the_prompt_is_shown(page: Page) -> None:
 def test_an_error_is_said_and_the_question_can_be_asked_again(page: Page) -> None:
     answer_with(
         page,
-        json.dumps({"error": {"message": "The queue is full."}}),
+        json.dumps({"error": {"message": "the queue is full"}}),
         status=429,
         content_type="application/json",
     )
     page.say("hi")
-    assert page.page.inner_text(".error") == "The queue is full."
+    assert page.page.inner_text(".error") == "The queue is full"
+    page.shot("error")
     page.page.unroute("**/v1/chat/completions")
     page.page.click("[aria-label='Answer again']")
     page.page.wait_for_selector("text=Hello there.")

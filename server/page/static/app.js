@@ -303,6 +303,7 @@ byId("title").addEventListener("change", ({ target }) => {
 byId("title").addEventListener("keydown", ({ key, target }) => { if (key === "Enter") target.blur(); });
 byId("model").addEventListener("change", () => {
   settings.model = current.model = models.chosen();
+  models.explain();
   store.saveSettings();
   save(current);
   drawMeter();

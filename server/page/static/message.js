@@ -15,9 +15,12 @@ export function figuresOf(node, run) {
   if (figures.written) out.push(count(figures.written, "token"));
   if (speed) out.push(`${speed.toFixed(1)} tokens/s`);
   if (!run && figures.promptMs >= 100) out.push(`prompt ${seconds(figures.promptMs / 1000)}`);
-  if (!run && figures.cached) out.push(`${count(figures.cached, "prompt token")} from cache`);
+  if (!run && figures.cached) out.push(`${figures.cached.toLocaleString()} of ${count(figures.prompt ?? figures.cached, "prompt token")} cached`);
   return out.join(" · ");
 }
+
+/** What a server says, begun like a sentence; a word that is a field's name (top_p, messages[0]) stays. */
+const sentence = (text) => (/^[a-z]{3,} /.test(text) ? text[0].toUpperCase() + text.slice(1) : text);
 
 const ENDS = {
   length: "The answer was cut off: the limit of tokens, or the end of the context, was reached.",
@@ -28,7 +31,8 @@ const ENDS = {
 function waiting(run, loading) {
   if (run.stage === "reading" && run.progress) {
     const { done, total, left } = run.progress;
-    const rest = left > 1 ? `, about ${seconds(left)} left` : "";
+    const speed = left > 0 && total > done ? ` · ${((total - done) / left).toFixed(0)} tokens/s` : "";
+    const rest = left > 1 ? `${speed} · about ${seconds(left)} left` : speed;
     return [`Reading the prompt: ${done.toLocaleString()} of ${count(total, "token")}${rest}`, done / total];
   }
   return [loading ? "Loading the model…" : "Waiting for the model…", null];
@@ -97,7 +101,7 @@ export class MessageView {
       else this.bar.value = share;
     }
     this.error.hidden = !node.error;
-    this.error.textContent = node.error ?? "";
+    this.error.textContent = sentence(node.error ?? "");
     const end = run ? undefined : ENDS[node.finish];
     this.ended.hidden = !end;
     this.ended.textContent = end ?? "";

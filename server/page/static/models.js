@@ -8,10 +8,15 @@ let known = [];
 
 const size = (bytes) => (bytes >= 1e9 ? `${(bytes / 1e9).toFixed(1)} GB` : `${Math.round(bytes / 1e6)} MB`);
 
+const positions = (n) => (n >= 1024 ? `${Math.round(n / 1024)}k` : String(n));
+
+/** Name, quant (where the name does not say it), size, context, and whether it has to be loaded first. */
 function describe(model) {
-  const facts = [model.quant, model.bytes ? size(model.bytes) : null,
+  const named = model.quant && model.id.toLowerCase().includes(model.quant.toLowerCase());
+  const facts = [named ? null : model.quant, model.bytes ? size(model.bytes) : null,
+    model.context ? `${positions(model.context)} context` : null,
     model.state === "loading" ? "loading" : model.loaded ? null : "not loaded"].filter(Boolean);
-  return facts.length ? `${model.id} (${facts.join(", ")})` : model.id;
+  return [model.id, ...facts].join(" · ");
 }
 
 /** Ask the server for its models and fill the picker. */
@@ -26,6 +31,12 @@ export async function refresh(key, wanted) {
 export function choose(id) {
   const pick = [id, settings.model].find((one) => known.some((model) => model.id === one)) ?? known[0]?.id;
   if (pick !== undefined) byId("model").value = pick;
+  explain();
+}
+
+/** The picker cuts what is too long; all of it is its tooltip. */
+export function explain() {
+  byId("model").title = byId("model").selectedOptions[0]?.text ?? "";
 }
 
 export const chosen = () => byId("model").value;
