@@ -1,4 +1,4 @@
-"""Properties of the engine under any requests: pages, streams, and neighbours of a request whose logits are not finite."""
+"""What holds of the engine under any requests: pages, streams, and neighbours of one whose logits are not finite."""
 
 from __future__ import annotations
 
