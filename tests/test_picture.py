@@ -19,6 +19,8 @@ from ggfw.model import Described
 from ggfw.registry import default_registry
 from ggfw.svg import Svg
 
+pytest_plugins = ["cli_support"]
+
 DATA = Path(__file__).parent / "data" / "models"
 NAMES = ("llama", "gemma3", "qwen3moe", "nemotron_h", "gemma4-e2b", "bert")
 SVG = "{http://www.w3.org/2000/svg}"
