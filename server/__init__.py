@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from ggfw.server.app import blueprints, create_app, mount, serve
+from ggfw.server.asgi import Asgi
 
-__all__ = ["blueprints", "create_app", "mount", "serve"]
+__all__ = ["Asgi", "blueprints", "create_app", "mount", "serve"]

@@ -16,7 +16,7 @@ from ggfw.errors import GgfwError
 from ggfw.library import Model
 from ggfw.result import Result
 from ggfw.server.errors import NotReady
-from ggfw.server.generation import Choice, Generation, submit, with_preset
+from ggfw.server.generation import Choice, Generation, check_room, submit, with_preset
 from ggfw.server.pool import Lease
 from ggfw.server.state import State, served
 
@@ -172,6 +172,7 @@ async def _result(handle: Any) -> Result:
 def _submit(model: Model, state: State, wanted: Generation | Sequence[Generation], id: str) -> list[Choice]:
     if isinstance(wanted, Generation):
         return submit(model, state, wanted, id)
+    check_room(model, sum(one.n for one in wanted), "prompt" if len(wanted) > 1 else "n")
     choices: list[Choice] = []
     try:
         for n, one in enumerate(wanted):

@@ -101,6 +101,7 @@ def submit(model: Model, state: State, wanted: Generation, id: str) -> list[Choi
     """
     if not 1 <= wanted.n <= MAX_CHOICES:
         raise InvalidRequest(f"n must be between 1 and {MAX_CHOICES}, but is {wanted.n}", "n")
+    check_room(model, wanted.n, "n")
     check_num_ctx(model, wanted.num_ctx)
     options = _options(state, wanted)
     if wanted.n > 1:
@@ -213,6 +214,21 @@ def _of_choice(options: dict[str, Any], n: int) -> dict[str, Any]:
 
 def _id(id: str, n: int) -> str:
     return f"{id}-{n}" if n else id
+
+
+def check_room(model: Model, n: int, param: str) -> None:
+    """Check that so many answers at once can fit at all, in an empty queue.
+
+    Raises:
+        InvalidRequest: they never can; trying again later would not help.
+    """
+    running, queue = model.engine.scheduler.n_parallel, model.engine.max_queue
+    if n > running + queue:
+        raise InvalidRequest(
+            f"{param} asks for {n} answers at once, but this server runs {running} and lets {queue} wait, "
+            f"{running + queue} in all; ask for fewer",
+            param,
+        )
 
 
 def check_num_ctx(model: Model, num_ctx: int | None) -> None:

@@ -30,6 +30,7 @@ def test_all_examples_are_tested() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == {
         "generate", "stream", "chat_with_tools", "structured_output", "embeddings_search", "custom_sampler_stage",
         "custom_model_source", "many_requests",
+        "serve_model", "in_sanic_app", "in_fastapi_app",  # run by test_server_embedded.py
     }  # fmt: skip
 
 

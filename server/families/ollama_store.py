@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from sanic import Blueprint, Request
-from sanic.response import HTTPResponse, empty, json, text
+from sanic.response import HTTPResponse, empty, json, redirect, text
 
 from ggfw.chat.template import ChatTemplate
 from ggfw.errors import GgfwError, InvalidRequest, ModelNotFound, TemplateError, UnsupportedError
@@ -74,6 +74,8 @@ async def root(request: Request) -> Any:
     """Say that the server is there; browsers get the chat page, where there is one."""
     page = served(request).page
     if page is not None and "text/html" in request.headers.get("accept", ""):
+        if not request.path.endswith("/"):  # below a prefix: what the page names is relative to its own place
+            return redirect(f"{request.path}/")
         return page(request)
     return text("Ollama is running")
 
