@@ -37,6 +37,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ggfw.chat import messages
@@ -93,11 +94,14 @@ class Dialect:
         format: how answers are marked.
         special_tokens: whether the parser needs the text of control tokens (which is dropped otherwise).
         stops: stop strings this family needs besides its end tokens.
+        closings: closing text of a reasoning block -> the same with the layout around it that the family was trained on,
+            where that is not a line of its own with an empty line behind it. A budget closes blocks with it.
     """
 
     format: Format = Format()
     special_tokens: bool = False
     stops: tuple[str, ...] = ()
+    closings: Mapping[str, str] = MappingProxyType({})
 
     def template_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Change the variables of the chat template before it is rendered; gives them as they are here."""
@@ -153,11 +157,11 @@ class Dialect:
         bare = prompt.rstrip()
         for opening, closing in self.format.reasoning:
             if bare.endswith(opening):
-                return Reasoning(closing, inside=True)
+                return Reasoning(closing, inside=True, forced=self.closings.get(closing, ""))
             if bare.endswith(closing):  # the template has switched reasoning off by an empty block
                 return None
         for opening, closing in self.format.reasoning:
-            return Reasoning(closing, inside=False, open=opening)
+            return Reasoning(closing, False, opening, self.closings.get(closing, ""))
         return None
 
     def reasoning_before_calls(self, prompt: str) -> Reasoning | None:

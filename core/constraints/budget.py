@@ -184,7 +184,8 @@ class ReasoningBudget:
 
     def _layout(self) -> str:
         """What stands behind the closing text."""
-        return self._block.forced.partition(self._block.close)[2] or "\n\n"
+        forced = self._block.forced
+        return forced.partition(self._block.close)[2] if forced else "\n\n"
 
 
 def can_limit(constraint: Constraint | None) -> bool:
@@ -195,16 +196,7 @@ def can_limit(constraint: Constraint | None) -> bool:
 def limit_reasoning(
     constraint: Constraint | None, tokenizer: Tokenizer, block: Reasoning, limit: int
 ) -> Constraint | None:
-    """``constraint``, of a grammar or None, with at most ``limit`` tokens of reasoning in front of the answer.
-
-    A block that the model would have to open with a text for which its vocabulary has no token is not expected.
-    """
-    if not block.inside and not _can_open(tokenizer, block.open):
+    """``constraint``, of a grammar or None, with at most ``limit`` tokens of reasoning in front of the answer."""
+    if not block.inside and not block.open:
         return constraint
     return ReasoningBudget(constraint, tokenizer, block, limit)  # type: ignore[arg-type]
-
-
-def _can_open(tokenizer: Tokenizer, text: str) -> bool:
-    """Whether a block that begins with ``text`` is to be expected: it is a token, or begins with a mark."""
-    ids = tokenizer.encode(text, add_special=False, parse_special=True) if text else []
-    return len(ids) == 1 or (bool(ids) and tokenizer.is_mark(ids[0]))

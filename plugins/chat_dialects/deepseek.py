@@ -28,6 +28,8 @@ def _spellings(mark: str) -> tuple[str, ...]:
 BEGIN, END = _spellings("<｜tool▁calls▁begin｜>"), _spellings("<｜tool▁calls▁end｜>")
 CALL, CALL_END = _spellings("<｜tool▁call▁begin｜>"), _spellings("<｜tool▁call▁end｜>")
 SEP = _spellings("<｜tool▁sep｜>")
+#: Since V3.1.
+CLOSINGS = {"</think>": "</think>"}
 
 
 def _match_any(reader: Reader, texts: Iterable[str]) -> Chars[bool]:
@@ -217,6 +219,7 @@ class DeepSeek(Dialect):
     """V3.1."""
 
     special_tokens = True
+    closings = CLOSINGS
     format = _format(fenced=False)
 
 
@@ -224,6 +227,7 @@ class DeepSeekDsml(Dialect):
     """V3.2 and V4; they differ in the name of the block."""
 
     special_tokens = True
+    closings = CLOSINGS
     format = Format(
         calls=tuple(CallForm(f"<{DSML}{b}>", DsmlCalls(), (f"</{DSML}{b}>",), gap=("\n", "")) for b in BLOCKS)
     )

@@ -226,6 +226,7 @@ class Gemma4(Dialect):
 
     special_tokens = True
     stops = ("<|tool_response>",)
+    closings = {"<channel|>": "\n<channel|>"}
     format = Format(
         reasoning=(("<|channel>thought", "<channel|>"),),
         calls=(CallForm("<|tool_call>", GemmaCall('<|"|>'), ("<tool_call|>",), between=""),),
@@ -237,6 +238,10 @@ class Gemma4(Dialect):
         if block is None or block.inside:
             return block
         return Reasoning(block.close, inside=False, open="<|channel>", forced=block.forced)
+
+    def reasoning_budget(self, prompt: str, *, calls: bool) -> Reasoning | None:
+        """A block that is closed before the word has come would be no block."""
+        return super().reasoning(prompt)
 
 
 class FunctionGemma(Dialect):

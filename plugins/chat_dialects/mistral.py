@@ -18,6 +18,7 @@ from ggfw.hookspecs import hookimpl
 GGFW_PLUGIN_API = 1
 
 MARK, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+CLOSINGS = {"[/THINK]": "[/THINK]"}
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class MistralList(Dialect):
 
     special_tokens = True
     format = _format(listed=True)
+    closings = CLOSINGS
 
 
 class Mistral(Dialect):
@@ -81,6 +83,7 @@ class Mistral(Dialect):
 
     special_tokens = True
     format = _format(listed=False)
+    closings = CLOSINGS
 
 
 def _matches(metadata: Mapping[str, Any], named: bool) -> int:
