@@ -13,9 +13,9 @@ from cli_support import Cli
 from ggfw.gguf import GGUF
 from ggfw.gguf.writer import _header, _prepare, write_gguf
 
-#: Llama 2 13B's shape with more layers, in Q8_0: 30 GB.
 pytest_plugins = ["cli_support"]
 
+#: Llama 2 13B's shape with more layers, in Q8_0: 30 GB.
 N_LAYER, N_EMBD, N_FF, N_HEAD, N_VOCAB = 86, 5120, 13824, 40, 32000
 
 
