@@ -59,7 +59,8 @@ test:
 
 test-all:
 	@$(ENVIRONMENT) test
-	@$(PY) -c 'import transformers' 2>/dev/null || $(PY) -m pip install -q 'transformers>=4.57'
+	@$(PY) -c 'import transformers, fastapi, uvicorn' 2>/dev/null || \
+	    $(PY) -m pip install -q 'transformers>=4.57' 'fastapi>=0.115' 'uvicorn>=0.30'
 	@$(PYTEST) $(value ARGS)
 
 test-clients:

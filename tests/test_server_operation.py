@@ -95,7 +95,10 @@ def test_a_closed_stream_frees_its_slot(path: str) -> None:
 
 def test_a_slow_reader_costs_nothing() -> None:
     n = 2500
-    with Served(endless=True, n_ctx=n + 100) as served:
+    served = Served(endless=True, n_ctx=n + 100)
+    # Accepted connections take over this bound: what waits must wait with us, not in the system's buffers.
+    served.live._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    with served:
         served.state.heartbeat = 0.05
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
