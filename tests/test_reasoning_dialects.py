@@ -211,7 +211,10 @@ def test_off_in_every_family(served: Served, path: str, body: dict[str, Any]) ->
 
 # -- history ---------------------------------------------------------------------------------------------------------
 
-KEPT = "{% for m in messages %}{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}|{% endfor %}"
+KEPT = (
+    "{% for m in messages %}{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{{ m.content }}|{% endfor %}"
+)
 DROPPED = "{% for m in messages %}{{ m.content.split('</think>')[-1] }}|{% endfor %}"  # as Qwen's does
 
 

@@ -94,8 +94,8 @@ class Dialect:
         format: how answers are marked.
         special_tokens: whether the parser needs the text of control tokens (which is dropped otherwise).
         stops: stop strings this family needs besides its end tokens.
-        closings: closing text of a reasoning block -> the same with the layout around it that the family was trained on,
-            where that is not a line of its own with an empty line behind it. A budget closes blocks with it.
+        closings: closing text of a reasoning block -> the same with the layout around it that the family was trained
+            on, where that is not a line of its own with an empty line behind it. A budget closes blocks with it.
     """
 
     format: Format = Format()
