@@ -11,6 +11,7 @@ from cli_support import Cli
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ggfw.charts import Bar, Group, bars
 from ggfw.gguf import GGUF, type_name
 from ggfw.graph.architecture import RunConfig
 from ggfw.graph.drawing import _GAP, _HEIGHT, _Panel, draw, page
@@ -109,3 +110,40 @@ def test_svg_escapes_what_it_is_given() -> None:
     svg.rect(0, 0, 10, 10, hover='"<&>')
     svg.text(0, 0, "<script>")
     assert ET.fromstring(str(svg)) is not None
+
+
+def test_bench_draws_its_speeds(cli: Cli, tmp_path: Path) -> None:
+    target = tmp_path / "speeds.svg"
+    said = cli(
+        "bench",
+        DATA / "llama.gguf",
+        "-p",
+        "8",
+        "-n",
+        "4",
+        "--repeat",
+        "2",
+        "--parallel",
+        "1,2",
+        "--plot",
+        target,
+    )
+    assert said.code == 0 and "speeds.svg" in said.err
+    root = ET.fromstring(target.read_text(encoding="utf-8"))
+    hovers = [rect.findtext(f"{SVG}title") or "" for rect in root.iter(f"{SVG}rect")]
+    assert sum("prompt: " in text for text in hovers) == sum("decode: " in text for text in hovers) == 2
+    assert cli("bench", DATA / "llama.gguf", "--plot", tmp_path / "x.png").code == 2
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    groups = [
+        Group("a", [Bar("x", 100, 90, 110), Bar("y", 50)], "tok/s"),
+        Group("head"),
+        Group("b", [Bar("x", 10)]),
+    ]
+    for shared, expected in ((True, [100, 50, 10]), (False, [100, 50, 110])):
+        root = ET.fromstring(bars("t", groups, shared_scale=shared))
+        widths = [
+            float(r.get("width", 0)) for r in root.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None
+        ]
+        assert [round(w / widths[0] * 100) for w in widths] == expected
