@@ -107,7 +107,7 @@ def test_a_slow_reader_costs_nothing() -> None:
         data = json.dumps({**body, "logprobs": True, "top_logprobs": 20}).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
         sock.sendall(head.encode() + data)
-        wait_until(lambda: bool(served.seen), 5)
+        wait_until(lambda: served.fake.executor.n_fed > 0, 5)
         wait_until(lambda: not served.model.engine.scheduler, 60)  # it has gone on to its end meanwhile
         text = read_until(sock, lambda seen: b"[DONE]" in seen, 20)
         sock.close()
@@ -115,7 +115,7 @@ def test_a_slow_reader_costs_nothing() -> None:
     frames = [json.loads(row[6:]) for row in text.splitlines() if row.startswith("data: {")]
     pieces = [f["choices"][0]["delta"].get("content", "") for f in frames]
     assert "".join(pieces) == "x" * n
-    assert max(map(len, pieces)) > 100  # what had piled up came joined
+    assert max(map(len, pieces)) > n / 2  # what had piled up came joined
 
 
 # -- who may ask -----------------------------------------------------------------------------------
