@@ -112,6 +112,10 @@ class _Panel:
     def __init__(self, section: Section, type_name: Callable[[int], str]) -> None:
         self.section = section
         self.type_name = type_name
+        self.x: list[float] = []  # centres
+        self.w: list[float] = []  # widths
+        self.rank: list[int] = []
+        self.edges: list[list[int]] = []
         self._places()
         left = min((x - w / 2 for x, w in zip(self.x, self.w, strict=True)), default=0.0)
         right = max((x + w / 2 for x, w in zip(self.x, self.w, strict=True)), default=0.0)
@@ -129,7 +133,6 @@ class _Panel:
             self.rank.append(1 + max((self.rank[i] for i in reads), default=-1 if not n_in else 0))
         self.w = [self._wide(name, "") for name in map(self._input, range(n_in))]
         self.w += [self._wide(box.label, self._shapes(box)) for box in boxes]
-        self.edges: list[list[int]] = []
         for at, reads in enumerate(sources, n_in):
             for source in reads:
                 way = [source]
