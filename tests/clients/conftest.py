@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field
 
 HERE = Path(__file__).parent
 PYTHON = os.environ.get("GGFW_SERVER_PYTHON", sys.executable)
@@ -27,7 +28,7 @@ collect_ignore_glob = [] if os.environ.get("GGFW_CLIENT_TESTS") else ["test_*.py
 #: Tools for those tests that need one.
 PARAMETERS = {
     "type": "object",
-    "properties": {"city": {"type": "string"}},
+    "properties": {"city": {"type": "string", "maxLength": 20}},
     "required": ["city"],
     "additionalProperties": False,
 }
@@ -44,6 +45,13 @@ PERSON: dict[str, Any] = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
+
+
+class Person(BaseModel):
+    """The same as PERSON, for clients that take a class. Bounded, since a small model may go on and on."""
+
+    name: str = Field(max_length=20)
+    age: int = Field(ge=0, le=150)
 
 
 @dataclass

@@ -16,4 +16,5 @@ def test_no_request_is_a_server_error(scripted: Server, tmp_path: Path) -> None:
         "--workers", "1", "--request-timeout", "60", "--seed", "1", "--no-color",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=600)
+    print(done.stdout[-1500:])  # how many requests were made; pytest -s shows it
     assert done.returncode == 0, done.stdout[-5000:]

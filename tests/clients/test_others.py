@@ -10,19 +10,11 @@ from typing import Any
 
 import litellm
 import pytest
-from conftest import PERSON, TOOL, Server
+from conftest import PERSON, TOOL, Person, Server
 from langchain_ollama import ChatOllama, OllamaEmbeddings
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
-from pydantic import BaseModel
 
 litellm.telemetry = False
-
-
-class Person(BaseModel):
-    """A person."""
-
-    name: str
-    age: int
 
 
 # -- langchain-openai ------------------------------------------------------------------------------
@@ -30,8 +22,14 @@ class Person(BaseModel):
 
 def langchain(server: Server, **more: Any) -> ChatOpenAI:
     limit = 600 if server.scripted else 60  # the stand-in's tokens are bytes
-    more = {"model": server.model, "base_url": f"{server.url}/v1", "api_key": "none", **more}
-    return ChatOpenAI(max_tokens=limit, temperature=0, **more)
+    more = {
+        "model": server.model,
+        "base_url": f"{server.url}/v1",
+        "api_key": "none",
+        "max_tokens": limit,
+        **more,
+    }
+    return ChatOpenAI(temperature=0, **more)
 
 
 def test_langchain_openai_chat(server: Server) -> None:
@@ -43,18 +41,23 @@ def test_langchain_openai_stream(server: Server) -> None:
     assert "".join(chunk.content for chunk in langchain(server).stream("Hello?"))
 
 
-def test_langchain_openai_tools(scripted: Server) -> None:
-    bound = langchain(scripted).bind_tools([TOOL])
+def test_langchain_openai_tools(server: Server) -> None:
+    choice = None if server.scripted else "any"  # SmolLM2 calls when it has to
+    bound = langchain(server, max_tokens=600).bind_tools([TOOL], tool_choice=choice)
     answer = bound.invoke("What is the weather in Paris?")
-    assert [(c["name"], c["args"]) for c in answer.tool_calls] == [("get_weather", {"city": "Paris"})]
+    assert {c["name"] for c in answer.tool_calls} == {"get_weather"}
     streamed = None
     for chunk in bound.stream("two cities"):
         streamed = chunk if streamed is None else streamed + chunk
-    assert [c["args"]["city"] for c in streamed.tool_calls] == ["Paris", "Oslo"]
+    assert {c["name"] for c in streamed.tool_calls} == {"get_weather"}
+    if server.scripted:
+        assert [c["args"] for c in answer.tool_calls] == [{"city": "Paris"}]
+        assert [c["args"]["city"] for c in streamed.tool_calls] == ["Paris", "Oslo"]
 
 
-def test_langchain_openai_schema(scripted: Server) -> None:
-    assert langchain(scripted).with_structured_output(Person).invoke("a person") == Person(name="Ada", age=36)
+def test_langchain_openai_schema(server: Server) -> None:
+    found = langchain(server, max_tokens=600).with_structured_output(Person).invoke("Describe a person.")
+    assert found == Person(name="Ada", age=36) if server.scripted else isinstance(found, Person)
 
 
 def test_langchain_openai_responses(scripted: Server) -> None:
@@ -72,9 +75,9 @@ def test_langchain_openai_embeddings(server: Server) -> None:
 # -- langchain-ollama ------------------------------------------------------------------------------
 
 
-def chat_ollama(server: Server) -> ChatOllama:
+def chat_ollama(server: Server, limit: int = 60) -> ChatOllama:
     return ChatOllama(
-        model=server.model, base_url=server.url, num_predict=60, temperature=0, validate_model_on_init=True
+        model=server.model, base_url=server.url, num_predict=limit, temperature=0, validate_model_on_init=True
     )
 
 
@@ -93,10 +96,9 @@ def test_langchain_ollama_tools(scripted: Server) -> None:
     assert [(c["name"], c["args"]) for c in answer.tool_calls] == [("get_weather", {"city": "Paris"})]
 
 
-def test_langchain_ollama_schema(scripted: Server) -> None:
-    assert chat_ollama(scripted).with_structured_output(Person).invoke("a person") == Person(
-        name="Ada", age=36
-    )
+def test_langchain_ollama_schema(server: Server) -> None:
+    found = chat_ollama(server, 600).with_structured_output(Person).invoke("Describe a person.")
+    assert found == Person(name="Ada", age=36) if server.scripted else isinstance(found, Person)
 
 
 def test_langchain_ollama_embeddings(server: Server) -> None:
@@ -129,6 +131,15 @@ def test_litellm_chat(server: Server, provider: str) -> None:
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_litellm_stream(server: Server, provider: str) -> None:
     assert "".join(c.choices[0].delta.content or "" for c in complete(server, provider, stream=True))
+
+
+@pytest.mark.parametrize("provider", ["openai", "lm_studio", "hosted_vllm"])
+def test_litellm_tools_required(server: Server, provider: str) -> None:
+    options: Any = {"tools": [TOOL], "tool_choice": "required", "max_tokens": 600}
+    calls = (
+        complete(server, provider, "What is the weather in Paris?", **options).choices[0].message.tool_calls
+    )
+    assert calls and all(call.function.name == "get_weather" for call in calls)
 
 
 @pytest.mark.parametrize("provider", ["openai", "hosted_vllm", "ollama_chat"])
@@ -189,6 +200,7 @@ def test_llm_chat_and_stream(server: Server, tmp_path: Path) -> None:
     assert whole and llm(server, tmp_path, *options) == whole
 
 
-def test_llm_schema(scripted: Server, tmp_path: Path) -> None:
-    found = json.loads(llm(scripted, tmp_path, "--schema", "name, age int", "a person"))
-    assert found == {"name": "Ada", "age": 36}
+def test_llm_schema(server: Server, tmp_path: Path) -> None:
+    options = ("-o", "temperature", "0", "--schema", json.dumps(PERSON))
+    found = json.loads(llm(server, tmp_path, *options, "Describe a person."))
+    assert found == {"name": "Ada", "age": 36} if server.scripted else set(found) == {"name", "age"}
