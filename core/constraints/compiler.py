@@ -38,8 +38,8 @@ LEXER_FUEL = 500_000
 #: choose where the text is certain.
 NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
 #: llguidance does not say what a compiled grammar takes. Measured with schemas of thousands of properties, lists of
-#: 30,000 words, numbers that are multiples and nested repetitions: up to 20 bytes for each character, and as much as can
-#: be built at 70 MiB a second.
+#: 30,000 words, numbers that are multiples and nested repetitions: up to 20 bytes for each character, and as much as
+#: can be built at 70 MiB a second.
 _BYTES_AT_LEAST, _BYTES_PER_CHARACTER, _BYTES_PER_SECOND = 256 << 10, 20, 70 << 20
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
 _UNIMPLEMENTED = re.compile(r"Unimplemented keys: \[(.*?)\]")
