@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ggfw.errors import BackendError, InvalidRequest
-from ggfw.execute.library import KernelLibrary, Native, kernel_library, native
+from ggfw.execute.library import KernelLibrary, Native, checksum, kernel_library, native
 from ggfw.graph.plan import F32, Q8, Q16
 from ggfw.graph.weights import WeightRef
 from ggfw.registry import Registry, default_registry
@@ -68,15 +68,13 @@ class KernelSet:
         if not self.libraries:
             raise BackendError("no kernel backend can be opened; see `ggfw plugins list`, or reinstall ggfw")
         self.name = self.libraries[0].name
+        self._found: dict[tuple[str, int | None, int | None], tuple[Any, Any] | None] = {}
 
     @property
     def identity(self) -> tuple[Any, ...]:
         """What tells this set from others that might pack differently: its libraries, and what was asked for."""
-        # Not at the top: OpenSSL takes milliseconds that a start without a cache can spare.
-        from hashlib import blake2b
-
-        digests = [blake2b(Path(library.path).read_bytes()).hexdigest() for library in self.libraries]
-        return tuple(digests), tuple(self.activations), self.deterministic
+        sums = tuple(checksum(self.native, Path(library.path).read_bytes()) for library in self.libraries)
+        return sums, self.activations, self.deterministic
 
     def find(self, op: str, ggml_type: int | None, n_in: int | None = None) -> tuple[Any, Any] | None:
         """Return the (decode, prompt) kernels of an op, or None.
@@ -85,6 +83,12 @@ class KernelSet:
             ggml_type: weight format for linear, moe_linear and embed; None for the others.
             n_in: columns of the weight; kernels may want a multiple of some number.
         """
+        asked = op, ggml_type, n_in
+        if asked not in self._found:
+            self._found[asked] = self._search(op, ggml_type, n_in)
+        return self._found[asked]
+
+    def _search(self, op: str, ggml_type: int | None, n_in: int | None) -> tuple[Any, Any] | None:
         key = (OPS[op], NO_FORMAT if ggml_type is None else ggml_type)
         for library in self.libraries:
             entries = [

@@ -84,6 +84,13 @@ def native(registry: Registry | None = None) -> Native:
     raise BackendError("no kernel backend brings the executor library; reinstall ggfw")
 
 
+def checksum(native: Native, data: bytes) -> int:
+    """Return a 64-bit sum of ``data``: for telling damage and change, not forgery."""
+    total = native.ffi.new("uint64_t[1]")
+    native.lib.ggfw_checksums(native.ffi.from_buffer(data), len(data), max(len(data), 1), total)
+    return int(total[0])
+
+
 _libraries: dict[str, KernelLibrary] = {}
 
 

@@ -77,6 +77,7 @@ class _Lowering(RecurrentLowering):
         self.index = {id(node): i for i, node in enumerate(self.nodes)}
         self.steps: list[Step] = []
         self.place: dict[Tensor, View] = {}
+        self.held: dict[Buffer, list[Tensor]] = {}  # tensors by the buffer they are, or were, in
         self.quantised: dict[tuple[Buffer, int, int, int, int], View] = {}
         self.tables: dict[Rope, View] = {}
         self.wants = self._wants()
@@ -125,11 +126,15 @@ class _Lowering(RecurrentLowering):
 
     # -- memory --------------------------------------------------------------------------------------------------
 
+    def _put(self, tensor: Tensor, view: View) -> None:
+        self.place[tensor] = view
+        self.held.setdefault(view.buffer, []).append(tensor)
+
     def _new(self, tensor: Tensor) -> View:
         view = View(
             Buffer(tensor.domain, _align(tensor.width * 4)), 0, tensor.width, I32 if tensor.integer else F32
         )
-        self.place[tensor] = view
+        self._put(tensor, view)
         return view
 
     def _dead_after(self, tensor: Tensor, node: Node) -> bool:
@@ -139,12 +144,11 @@ class _Lowering(RecurrentLowering):
         buffer, here = self.place[tensor].buffer, self.index[id(node)]
         if self.place[tensor].width * 4 != self._row(buffer, tensor):
             return False
-        return all(
-            self.index[id(user)] <= here
-            for t, view in self.place.items()
-            if view.buffer is buffer
-            for user in self.uses.by.get(t, [])
-        ) and not any(self.place.get(t) and self.place[t].buffer is buffer for t in self.uses.outputs)
+        return not any(
+            t in self.uses.outputs or any(self.index[id(user)] > here for user in self.uses.by.get(t, []))
+            for t in self.held[buffer]
+            if self.place[t].buffer is buffer
+        )
 
     @staticmethod
     def _row(buffer: Buffer, tensor: Tensor) -> int:
@@ -229,7 +233,7 @@ class _Lowering(RecurrentLowering):
             step.consumes = [(x, view)]
             if residual is not None:
                 if self._dead_after(residual, node):
-                    self.place[node.outputs[0]] = self.place[residual]
+                    self._put(node.outputs[0], self.place[residual])
                     self._written(self.place[residual])
                 step.inputs.append(self.place[residual])
                 step.consumes.append((residual, self.place[residual]))
@@ -271,7 +275,7 @@ class _Lowering(RecurrentLowering):
     def _moe_sum(self, node: Node) -> None:
         x, weights, *residual = node.inputs
         if residual and self._dead_after(residual[0], node):
-            self.place[node.outputs[0]] = self.place[residual[0]]
+            self._put(node.outputs[0], self.place[residual[0]])
             self._written(self.place[residual[0]])
         step = self._step("moe_sum", node, [x, weights, *residual], union="moe")
         step.params = {"n_used": weights.width}
@@ -329,7 +333,7 @@ class _Lowering(RecurrentLowering):
         step = self._step("rope_store", node, [q, k, v], union="rope_store")
         step.inputs.append(table)
         if q is not None and self._dead_after(q, node):
-            self.place[node.outputs[0]] = self.place[q]
+            self._put(node.outputs[0], self.place[q])
         flags = sum(f for f, n in ((NORM_Q, a["q_norm"]), (NORM_K, a["k_norm"]), (NORM_V, a["v_norm"])) if n)
         step.params = {
             "n_head": q.shape[0] if q is not None else 0, "n_head_kv": spec.n_head_kv, "d_k": spec.d_k,
@@ -374,7 +378,7 @@ class _Lowering(RecurrentLowering):
     # -- shapes --------------------------------------------------------------------------------------------------
 
     def _reshape(self, node: Node) -> None:
-        self.place[node.outputs[0]] = self.place[node.inputs[0]]
+        self._put(node.outputs[0], self.place[node.inputs[0]])
 
     def _split(self, node: Node) -> None:
         """Column ranges are views; ranges of an inner axis are copied together, slot by slot."""
@@ -384,7 +388,7 @@ class _Lowering(RecurrentLowering):
         column = whole.column
         for t in node.outputs:
             if n_slots == 1:
-                self.place[t] = View(whole.buffer, column, t.width, whole.type)
+                self._put(t, View(whole.buffer, column, t.width, whole.type))
             else:
                 self._copy_slots(node, t, column, n_slots)
             column += t.shape[-1] * 4

@@ -12,7 +12,6 @@ from ggfw.tokenizer.encoder import Encoder
 from ggfw.tokenizer.pretokenizers import DEFAULT, RULES, PreTokenizerRule
 from ggfw.tokenizer.sentencepiece import SentencePieceEncoder
 from ggfw.tokenizer.vocabulary import Vocabulary
-from ggfw.tokenizer.wordpiece import WordPieceEncoder
 
 Build = Callable[[Vocabulary, "Kind", Mapping[str, Any]], Encoder]
 
@@ -123,6 +122,8 @@ def _bytepair(vocab: Vocabulary, kind: Kind, metadata: Mapping[str, Any]) -> Enc
 
 
 def _wordpiece(vocab: Vocabulary, kind: Kind, metadata: Mapping[str, Any]) -> Encoder:
+    from ggfw.tokenizer.wordpiece import WordPieceEncoder  # few files need it, every start would pay
+
     return WordPieceEncoder(vocab, metadata)
 
 

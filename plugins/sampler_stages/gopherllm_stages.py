@@ -6,7 +6,7 @@ before min-p and top-p; min-p compares probabilities; top-p keeps until the sum 
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections import Counter
 from collections.abc import Iterable
 
@@ -150,5 +150,5 @@ def make_chain(p: Params) -> Chain:
                 f"{name} is {getattr(p, name):g}; with the sampling profile gopherllm it must be {wanted}",
                 name,
             )
-    seed = secrets.randbits(64) if p.seed is None or p.seed == -1 else p.seed
+    seed = int.from_bytes(os.urandom(8), "little") if p.seed is None or p.seed == -1 else p.seed
     return Chain(p.temperature, p.top_k, p.top_p, p.min_p, seed)
