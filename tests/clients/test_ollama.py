@@ -115,6 +115,17 @@ def test_pull_tells_its_progress(server: Server) -> None:
     assert client(server).pull(server.model).status == "success"
 
 
+def test_a_model_that_is_pulled_is_there(scripted: Server) -> None:
+    parts = list(client(scripted).pull("far-away", stream=True))
+    moved = [part for part in parts if part.completed is not None]
+    assert parts[0].status == "pulling manifest" and parts[-1].status == "success"
+    assert len(moved) >= 3 and all(part.total == 10_000 and part.digest for part in moved)
+    assert [part.completed for part in moved] == sorted(part.completed for part in moved)
+    assert "far-away:latest" in [m.model for m in client(scripted).list().models]
+    assert client(scripted).show("far-away").modelinfo["general.architecture"] == "llama"
+    assert client(scripted).delete("far-away").status == "success"
+
+
 def test_mistakes_are_exceptions(server: Server) -> None:
     with pytest.raises(ollama.ResponseError) as caught:
         client(server).chat("nope", messages=HI)
