@@ -69,6 +69,15 @@ ToolList = Annotated[
 ]
 
 
+#: What the document says of fields that are checked and change nothing.
+NO_EFFECT = "taken and checked, without effect on this server"
+#: Fields of clients that say who asks, or how somebody else's service is to store, bill or speed up; see NO_EFFECT.
+TextHint = Annotated[str | None, Field(description=NO_EFFECT)]
+NumberHint = Annotated[int | None, Field(description=NO_EFFECT)]
+FlagHint = Annotated[bool | None, Field(description=NO_EFFECT)]
+ObjectHint = Annotated[dict[str, Any] | None, Field(description=NO_EFFECT)]
+
+
 class Body(BaseModel):
     """Base of all bodies: strict types (``"5"`` is no number), unknown fields ignored.
 
@@ -121,6 +130,15 @@ class SamplingFields(Body):
     mirostat_eta: float | None = None
     adaptive_target: float | None = None
     adaptive_decay: float | None = None
+    tfs_z: float | None = None
+    penalize_newline: bool | None = None
+    penalize_nl: bool | None = None
+    stop_token_ids: list[int] | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    include_stop_str_in_output: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    skip_special_tokens: bool | None = None
 
     @field_validator("logit_bias", mode="before")
     @classmethod
@@ -148,13 +166,39 @@ class SamplingFields(Body):
 
     def sampling(self) -> dict[str, Any]:
         """What was given, by names :func:`ggfw.request.resolve_params` knows."""
-        given = self.model_dump(include=set(SamplingFields.model_fields), exclude_none=True)
+        self._refuse_what_is_not_done()
+        given = self.model_dump(include=set(SamplingFields.model_fields) - _UNDONE.keys(), exclude_none=True)
         if self.logit_bias is not None:
             given["logit_bias"] = {int(k): v for k, v in dict(self.logit_bias).items()}
         if self.model_extra:
             known = plugin_parameters()
             given |= {k: v for k, v in self.model_extra.items() if k in known and v is not None}
         return given
+
+    def _refuse_what_is_not_done(self) -> None:
+        """Refuse known fields that ask for something else than what is done without them.
+
+        Raises:
+            InvalidRequest: naming the first.
+        """
+        for name, (harmless, hint) in _UNDONE.items():
+            value = getattr(self, name)
+            if value is not None and value != harmless:
+                raise InvalidRequest(f"{name} is not supported by this server; {hint}", name)
+
+
+#: Sampling fields of other servers that are not done here -> (the value that asks for nothing, what to do instead).
+_UNDONE: dict[str, tuple[Any, str]] = {
+    "tfs_z": (1.0, "use min_p"),
+    "penalize_newline": (True, "penalties are of all tokens; use logit_bias"),
+    "penalize_nl": (True, "penalties are of all tokens; use logit_bias"),
+    "stop_token_ids": ([], "give the texts of these tokens as stop"),
+    "use_beam_search": (False, "ask for several choices with n"),
+    "length_penalty": (1.0, "limit the answer with max_tokens"),
+    "include_stop_str_in_output": (False, "the answer ends before the stop string"),
+    "truncate_prompt_tokens": (None, "nothing is cut silently; send a shorter prompt"),
+    "skip_special_tokens": (True, "control tokens are never part of the text"),
+}
 
 
 class StreamFields(Body):
@@ -191,5 +235,5 @@ def refuse(body: Body, **why: str) -> None:
     """
     for name, hint in why.items():
         value = getattr(body, name)
-        if value is not None and value is not False and value != [] and value != "":
+        if value not in (None, False, [], "", {}):
             raise InvalidRequest(f"{name} is not supported by this server; {hint}", name)

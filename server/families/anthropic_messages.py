@@ -9,7 +9,7 @@ from pydantic import Field
 from ggfw.constraints import Grammar
 from ggfw.errors import InvalidRequest
 from ggfw.server.calls import function_tool
-from ggfw.server.fields import Body, Messages, SamplingFields
+from ggfw.server.fields import Body, Messages, ObjectHint, SamplingFields, TextHint, refuse
 from ggfw.server.generation import Generation
 
 #: A first system block that changes with every request of one client, and would spoil every cached prefix.
@@ -56,6 +56,16 @@ class MessagesBody(SamplingFields):
     output_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     cache_prompt: bool | None = None
+    container: Any = None
+    mcp_servers: list[Any] | None = None
+    cache_control: ObjectHint = None
+    diagnostics: ObjectHint = None
+    inference_geo: TextHint = None
+    metadata: ObjectHint = None
+    service_tier: TextHint = None
+    speed: TextHint = None
+    user_profile_id: TextHint = None
+    workspace_id: TextHint = None
 
     def generation(self) -> Generation:
         """What is asked for, in the engine's words.
@@ -63,6 +73,11 @@ class MessagesBody(SamplingFields):
         Raises:
             InvalidRequest: a block or a tool that cannot be honoured.
         """
+        refuse(
+            self,
+            container="it runs no programs",
+            mcp_servers="call the servers yourself, and give their tools as tools",
+        )
         choice, parallel = _choice(self.tool_choice)
         thinking, budget = None, None
         if self.thinking is not None and self.thinking.type != "adaptive":

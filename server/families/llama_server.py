@@ -19,7 +19,7 @@ from ggfw.server.answers import Answers, answering
 from ggfw.server.constrained import ConstraintFields
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.openai_chat import PROGRESS
-from ggfw.server.fields import SamplingFields, StreamFields, refuse
+from ggfw.server.fields import NumberHint, SamplingFields, StreamFields, refuse
 from ggfw.server.figures import prompt_progress, timings, timings_so_far
 from ggfw.server.generation import Generation
 from ggfw.server.infill import infill_prompt
@@ -48,6 +48,15 @@ class RawBody(ConstraintFields, StreamFields, SamplingFields):
     lora: list[Any] | None = None
     image_data: list[Any] | None = None
     response_fields: list[str] | None = None
+    n_indent: int | None = None
+    grammar_lazy: bool | None = None
+    grammar_triggers: list[Any] | None = None
+    preserved_tokens: list[Any] | None = None
+    n_cmpl: int | None = None
+    id_slot: NumberHint = None
+    n_keep: NumberHint = None
+    n_discard: NumberHint = None
+    n_cache_reuse: NumberHint = None
 
     def generation(self, prompt: str | list[int]) -> Generation:
         """What is asked for, in the engine's words.
@@ -61,7 +70,13 @@ class RawBody(ConstraintFields, StreamFields, SamplingFields):
             lora="adapters are not supported",
             image_data="this model takes text only",
             response_fields="pick the fields from the answer",
+            n_indent="ask for it with a grammar",
+            grammar_lazy="the grammar holds from the beginning",
+            grammar_triggers="the grammar holds from the beginning",
+            preserved_tokens="send the text of these tokens",
         )
+        if self.n_cmpl not in (None, 1):
+            refuse(self, n_cmpl="send as many requests; /v1/completions takes n")
         if self.t_max_predict_ms is not None and self.t_max_predict_ms > 0:
             refuse(self, t_max_predict_ms="limit the answer with n_predict")
         limit = self.n_predict if self.n_predict is not None else self.max_tokens

@@ -10,15 +10,9 @@ from pydantic import Field
 from ggfw.constraints import Grammar
 from ggfw.errors import InvalidRequest
 from ggfw.library import Model
-from ggfw.server.fields import Body, Messages, SamplingFields, ToolList, refuse
+from ggfw.server.fields import Body, FlagHint, Messages, NumberHint, SamplingFields, ToolList, refuse
 from ggfw.server.generation import Generation, with_system
 from ggfw.server.infill import infill_prompt
-
-#: Options that say how a model is to be loaded or where it is to run. They are the server's own business.
-LOADING = (
-    "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "use_mmap", "use_mlock", "low_vram", "vocab_only",
-    "f16_kv", "num_keep", "penalize_newline",
-)  # fmt: skip
 
 _DURATION = re.compile(r"([+-]?)((?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|ms|s|m|h))+")
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
@@ -32,6 +26,20 @@ class Options(SamplingFields):
     num_ctx: int | None = None
     stop: str | list[str | None] | None = None
     ignore_eos: bool | None = None
+    # How a model is loaded and where it runs is the server's own business; num_keep is of contexts that shift.
+    num_batch: NumberHint = None
+    num_gpu: NumberHint = None
+    main_gpu: NumberHint = None
+    num_thread: NumberHint = None
+    num_keep: NumberHint = None
+    numa: FlagHint = None
+    use_mmap: FlagHint = None
+    use_mlock: FlagHint = None
+    low_vram: FlagHint = None
+    vocab_only: FlagHint = None
+    f16_kv: FlagHint = None
+    logits_all: FlagHint = None
+    embedding_only: FlagHint = None
 
     def given(self) -> dict[str, Any]:
         """Options of :meth:`ggfw.Model.request`."""
@@ -103,6 +111,9 @@ class GenerateBody(OllamaBody):
     raw: bool | None = None
     context: list[Annotated[int, Field(ge=0)]] | None = None
     images: list[Any] | None = None
+    width: int | None = None
+    height: int | None = None
+    steps: int | None = None
 
     def generation(self, model: Model) -> Generation:
         """What is asked for, in the engine's words.
@@ -114,6 +125,9 @@ class GenerateBody(OllamaBody):
             self,
             template="the file's own chat template is used; send raw: true with a prompt of your own",
             images="this model takes text only",
+            width="it makes text only",
+            height="it makes text only",
+            steps="it makes text only",
         )
         out = self._generation()
         if self.raw and (self.system or self.context):

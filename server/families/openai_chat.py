@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from sanic import Blueprint, Request
@@ -12,12 +12,25 @@ from sanic.response import HTTPResponse, json
 
 import ggfw
 from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta
+from ggfw.errors import InvalidRequest
 from ggfw.request import new_id
 from ggfw.result import Result, ToolCall
 from ggfw.server.answers import Answers, answering
 from ggfw.server.constrained import ConstraintFields
 from ggfw.server.endpoint import endpoint
-from ggfw.server.fields import Body, Messages, ReasoningFields, SamplingFields, StreamFields, ToolList, refuse
+from ggfw.server.fields import (
+    Body,
+    FlagHint,
+    Messages,
+    NumberHint,
+    ObjectHint,
+    ReasoningFields,
+    SamplingFields,
+    StreamFields,
+    TextHint,
+    ToolList,
+    refuse,
+)
 from ggfw.server.figures import openai_usage, prompt_progress, summed, timings, timings_so_far
 from ggfw.server.generation import Generation, with_system
 from ggfw.server.logprobs import content_logprobs
@@ -33,6 +46,7 @@ class StreamOptions(Body):
     """``stream_options``."""
 
     include_usage: bool | None = None
+    include_obfuscation: FlagHint = None
 
 
 class ChatBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFields):
@@ -62,6 +76,19 @@ class ChatBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFields):
     modalities: list[str] | None = None
     web_search_options: Any = None
     prediction: Any = None
+    moderation: Any = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    reasoning_format: Literal["auto", "none", "deepseek", "deepseek-legacy"] | None = None
+    parse_tool_calls: bool | None = None
+    metadata: ObjectHint = None
+    prompt_cache_key: TextHint = None
+    prompt_cache_options: ObjectHint = None
+    prompt_cache_retention: TextHint = None
+    safety_identifier: TextHint = None
+    service_tier: TextHint = None
+    store: FlagHint = None
+    user: TextHint = None
+    id_slot: NumberHint = None
 
     @model_validator(mode="after")
     def _supported(self) -> ChatBody:
@@ -82,7 +109,16 @@ class ChatBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFields):
             audio="ask for text",
             web_search_options="give the model a tool of your own",
             prediction="leave it out",
+            moderation="leave it out",
         )
+        if self.verbosity not in (None, "medium"):
+            refuse(self, verbosity="ask for it in the system prompt")
+        if self.reasoning_format == "none":
+            refuse(self, reasoning_format="reasoning is always a field of its own")
+        if self.parse_tool_calls is False:
+            raise InvalidRequest(
+                "parse_tool_calls: false is not supported; send no tools", "parse_tool_calls"
+            )
         if self.modalities is not None and self.modalities != ["text"]:
             refuse(self, modalities="it writes text only")
         limit = self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens

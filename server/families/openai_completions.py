@@ -19,7 +19,7 @@ from ggfw.server.answers import Answers, answering
 from ggfw.server.constrained import ConstraintFields
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.openai_chat import PROGRESS, StreamOptions, head
-from ggfw.server.fields import SamplingFields, StreamFields
+from ggfw.server.fields import SamplingFields, StreamFields, TextHint
 from ggfw.server.figures import openai_usage, prompt_progress, summed, timings, timings_so_far
 from ggfw.server.generation import Generation
 from ggfw.server.infill import infill_prompt
@@ -52,6 +52,7 @@ class CompletionBody(ConstraintFields, StreamFields, SamplingFields):
     best_of: int | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     cache_prompt: bool | None = None
+    user: TextHint = None
 
     def prompts(self) -> list[str | Ids]:
         """The prompts, text or token ids.

@@ -11,7 +11,7 @@ from sanic.response import HTTPResponse, json
 
 from ggfw.server.embedding import embed, inputs_of
 from ggfw.server.endpoint import endpoint
-from ggfw.server.fields import Body
+from ggfw.server.fields import Body, TextHint
 from ggfw.server.state import served
 
 openai_embeddings = Blueprint("openai-embeddings")
@@ -24,6 +24,7 @@ class EmbeddingBody(Body):
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
+    user: TextHint = None
 
 
 @endpoint(openai_embeddings, "POST", "/v1/embeddings", family="openai", body=EmbeddingBody)

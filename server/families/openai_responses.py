@@ -258,7 +258,7 @@ class _Writer:
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools or [],
             "top_logprobs": body.top_logprobs or 0,
-            "truncation": body.truncation or "disabled",
+            "truncation": "disabled",
             "usage": None if result is None else _usage(result.usage),
         }
 

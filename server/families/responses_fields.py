@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -10,7 +10,7 @@ from ggfw.chat.messages import text_of
 from ggfw.constraints import Grammar
 from ggfw.errors import InvalidRequest
 from ggfw.server.calls import function_tool
-from ggfw.server.fields import Body, SamplingFields, refuse
+from ggfw.server.fields import Body, FlagHint, NumberHint, ObjectHint, SamplingFields, TextHint, refuse
 from ggfw.server.generation import Generation
 
 LOGPROBS = "message.output_text.logprobs"
@@ -20,14 +20,16 @@ class ReasoningField(Body):
     """``reasoning``."""
 
     effort: str | None = None
-    summary: str | None = None
+    summary: TextHint = None
+    generate_summary: TextHint = None
+    encrypted_content: TextHint = None
 
 
 class TextField(Body):
     """``text``."""
 
     format: dict[str, Any] | None = None
-    verbosity: str | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ResponsesBody(SamplingFields):
@@ -48,14 +50,27 @@ class ResponsesBody(SamplingFields):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     metadata: dict[str, Any] | None = None
     stream: bool | None = None
-    store: bool | None = None
-    truncation: str | None = None
+    store: FlagHint = None
+    truncation: Literal["auto", "disabled"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     cache_prompt: bool | None = None
     previous_response_id: str | None = None
     conversation: Any = None
     background: bool | None = None
     prompt: Any = None
+    context_management: Any = None
+    moderation: Any = None
+    image: Any = None
+    background_options: Any = None
+    access_programs: Any = None
+    max_tool_calls: NumberHint = None
+    stream_options: ObjectHint = None
+    prompt_cache_key: TextHint = None
+    prompt_cache_options: ObjectHint = None
+    prompt_cache_retention: TextHint = None
+    safety_identifier: TextHint = None
+    service_tier: TextHint = None
+    user: TextHint = None
 
     def generation(self) -> Generation:
         """What is asked for, in the engine's words.
@@ -69,7 +84,18 @@ class ResponsesBody(SamplingFields):
             conversation="nothing is stored here; send the whole conversation as input",
             background="wait for the answer, or stream it",
             prompt="nothing is stored here; send instructions and input",
+            context_management="send the conversation as it is to be read",
+            moderation="leave it out",
+            image="it writes text only",
+            background_options="wait for the answer, or stream it",
+            access_programs="leave it out",
         )
+        if self.truncation == "auto":
+            refuse(self, truncation="nothing is cut silently; send a shorter conversation")
+        if self.text is not None and self.text.verbosity not in (None, "medium"):
+            raise InvalidRequest(
+                "text.verbosity is not supported by this server; ask for it in instructions", "text"
+            )
         if self.input is None:
             raise InvalidRequest("input is missing", "input")
         messages = (
