@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import stat
 import sys
@@ -52,6 +53,7 @@ MAX_TOKENS = 1024
 @setting(
     "--json", "as_json", is_flag=True, help="Print one JSON object at the end instead of streaming text."
 )
+@setting("--extract", "-x", is_flag=True, help="Print only the code of the answer's first fenced block.")
 @stats_option
 @profile_option
 @local_option
@@ -85,8 +87,8 @@ def _remote(name: str | None, server: Server | None) -> RemoteModel | None:
 
 def _for_chat(options: dict[str, Any]) -> dict[str, Any]:
     """The options of a chat that was begun with ``ggfw run [MODEL]`` on a terminal."""
-    if any([options.pop(name) for name in ("raw", "as_json", "tool_choice")]):
-        raise click.UsageError("there is no prompt; --raw, --json and --tool-choice need one")
+    if any([options.pop(name) for name in ("raw", "as_json", "tool_choice", "extract")]):
+        raise click.UsageError("there is no prompt; --raw, --json, --tool-choice and --extract need one")
     return options
 
 
@@ -173,19 +175,34 @@ def _write(handle: Any, options: dict[str, Any], generation: dict[str, Any]) -> 
     from ggfw.cli.answering import result_object, say_stats, say_why_it_ended, write_answer
     from ggfw.errors import GenerationError
 
+    if options["as_json"] and options["extract"]:
+        raise click.UsageError("--json prints the whole answer and --extract its code; choose one")
     try:
-        result = write_answer(handle, quiet=options["as_json"])
+        result = write_answer(handle, quiet=options["as_json"] or options["extract"])
     except GenerationError as exc:
         if options["as_json"] and exc.partial is not None:
             terminal.print_json(result_object(exc.partial))
         raise
     if options["as_json"]:
         terminal.print_json(result_object(result))
+    elif options["extract"]:
+        code = first_code(result.text)
+        if code is None:
+            raise GenerationError(
+                "the answer has no fenced block of code; without --extract it is printed whole"
+            )
+        terminal.write(code)
     else:
         say_why_it_ended(result, generation["max_tokens"])
     if options["stats"]:
         say_stats(result)
     return 0
+
+
+def first_code(text: str) -> str | None:
+    """The inside of the first fenced block (CommonMark's ``` or ~~~) of a text, also of one that was cut short."""
+    found = re.search(r"^ {0,3}(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", text, re.M | re.S)
+    return found[2] if found else None
 
 
 def _submit(

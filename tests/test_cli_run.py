@@ -279,3 +279,27 @@ def test_profile(cli: Cli, model: Path, tmp_path: Path) -> None:
     assert any("run_verb" in frames[i]["name"] for p in python for sample in p["samples"] for i in sample)
     said = cli("run", model, "hello", "--profile", tmp_path / "no" / "p.json")
     assert said.code == 1 and "cannot be written" in said.error
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Here:\n```python\nprint(1)\n```\nand\n```\nno\n```", "print(1)\n"),
+        ("~~~\na ``` b\n~~~\n", "a ``` b\n"),
+        ("````md\n```sh\nls\n```\n````", "```sh\nls\n```\n"),
+        ("```\ncut short", "cut short"),
+        ("```\n```", ""),
+        ("none, `inline` only", None),
+        ("``` no `fence`", None),
+    ],
+)
+def test_first_code(text: str, code: str | None) -> None:
+    from ggfw.cli.run import first_code
+
+    assert first_code(text) == code
+
+
+def test_extract_needs_a_block(cli: Cli, model: Path) -> None:
+    said = cli("run", model, "Hi", "-x", "--max-tokens", "3")
+    assert said.code == 1 and not said.out and "no fenced block" in said.err
+    assert cli("run", model, "Hi", "-x", "--json").code == 2
