@@ -74,7 +74,7 @@ def endpoint(
             try:
                 return await handler(request, checked, *args, **kwargs)
             except InvalidRequest as error:
-                raise _renamed(error, body.renamed) from None
+                raise _renamed(error, checked.names()) from None
 
         summary = (handler.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
         declared = DECLARED.setdefault(blueprint.name, [])

@@ -157,14 +157,22 @@ def anthropic_body(problem: Problem, request_id: str = "") -> dict[str, Any]:
     kind = ANTHROPIC_TYPES.get(problem.status, default)
     return {
         "type": "error",
-        "error": {"type": kind, "message": problem.message, **problem.more},
+        "error": {"type": kind, "message": _naming(problem), **problem.more},
         "request_id": request_id,
     }
 
 
 def ollama_body(problem: Problem, request_id: str = "") -> dict[str, Any]:
     """``{"error": "text"}``."""
-    return {"error": problem.message, **problem.more}
+    return {"error": _naming(problem), **problem.more}
+
+
+def _naming(problem: Problem) -> str:
+    """The sentence, with the field's name where it does not say it itself: these shapes have no other place for it."""
+    field_name = problem.param or ""
+    if field_name.partition("[")[0].partition(".")[0] in problem.message:
+        return problem.message
+    return f"{field_name}: {problem.message}"
 
 
 SHAPES: dict[str, Callable[[Problem, str], dict[str, Any]]] = {

@@ -89,6 +89,10 @@ class Body(BaseModel):
 
     renamed: ClassVar[dict[str, str]] = {}
 
+    def names(self) -> dict[str, str]:
+        """``renamed``, as this body used the names."""
+        return self.renamed
+
 
 class SamplingFields(Body):
     """Sampling parameters that all endpoints share; None = not given. Ranges are checked by the library.

@@ -41,7 +41,11 @@ class OutputConfig(Body):
 class MessagesBody(SamplingFields):
     """Body of ``POST /v1/messages`` and ``/v1/messages/count_tokens``."""
 
-    renamed: ClassVar[dict[str, str]] = {"stop": "stop_sequences"}
+    renamed: ClassVar[dict[str, str]] = {
+        "stop": "stop_sequences",
+        "reasoning_effort": "output_config",
+        "reasoning_budget": "thinking",
+    }
 
     messages: Messages
     model: str | None = None

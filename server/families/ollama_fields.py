@@ -56,7 +56,7 @@ class Options(SamplingFields):
 class OllamaBody(Body):
     """What chat and generate have in common."""
 
-    renamed: ClassVar[dict[str, str]] = {"max_tokens": "num_predict"}
+    renamed: ClassVar[dict[str, str]] = {"max_tokens": "num_predict", "reasoning_effort": "think"}
 
     model: str
     stream: bool | None = None

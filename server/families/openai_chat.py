@@ -96,6 +96,10 @@ class ChatBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFields):
             raise ValueError("top_logprobs needs logprobs to be true")
         return self
 
+    def names(self) -> dict[str, str]:
+        """See :class:`Body`."""
+        return {"max_tokens": "max_completion_tokens"} if self.max_completion_tokens is not None else {}
+
     def generation(self) -> Generation:
         """What is asked for, in the engine's words.
 

@@ -35,7 +35,11 @@ class TextField(Body):
 class ResponsesBody(SamplingFields):
     """Body of ``POST /v1/responses`` and ``/v1/responses/input_tokens``."""
 
-    renamed: ClassVar[dict[str, str]] = {"max_tokens": "max_output_tokens", "messages": "input"}
+    renamed: ClassVar[dict[str, str]] = {
+        "max_tokens": "max_output_tokens",
+        "messages": "input",
+        "reasoning_effort": "reasoning",
+    }
 
     input: str | list[Any] | None = None
     model: str | None = None
