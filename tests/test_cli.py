@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import types
@@ -356,3 +357,20 @@ def test_verbs_are_named_after_their_functions() -> None:
     for name, command in commands():
         assert command.name == name.split()[-1]
     assert main_module.VERBS is VERBS
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["rnu", "x"], "run"),
+        (["sohw", "x"], "show"),
+        (["run", "x", "--tempp", "1"], "--temp"),
+        (["show", "x", "--metdata"], "--metadata"),
+        (["plugins", "lst"], "list"),
+        (["plugins", "list", "--knd", "x"], "--kind"),
+        (["bench", "x", "--paralel", "4"], "--parallel"),
+    ],
+)
+def test_wrong_verbs_and_options_get_a_suggestion(cli: Cli, words: list[str], hint: str) -> None:
+    said = cli(*words)
+    assert said.code == 2 and re.search(rf"did you mean.*{hint}\b", said.error, re.IGNORECASE)

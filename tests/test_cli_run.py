@@ -277,8 +277,12 @@ def test_profile(cli: Cli, model: Path, tmp_path: Path) -> None:
         assert len(profile["samples"]) == len(profile["weights"])
         assert all(0 <= i < len(frames) for sample in profile["samples"] for i in sample)
     assert any("run_verb" in frames[i]["name"] for p in python for sample in p["samples"] for i in sample)
-    said = cli("run", model, "hello", "--profile", tmp_path / "no" / "p.json")
-    assert said.code == 1 and "cannot be written" in said.error
+    talked = tmp_path / "chat.json"
+    said = cli.process("chat", model, "--max-tokens", "3", "--profile", talked, input=b"Hello\n/bye\n")
+    assert said.returncode == 0, said.stderr
+    assert any(p["name"] == "native steps" for p in json.loads(talked.read_text())["profiles"])
+    wrong = cli("run", model, "hello", "--profile", tmp_path / "no" / "p.json")
+    assert wrong.code == 1 and "cannot be written" in wrong.error
 
 
 @pytest.mark.parametrize(
