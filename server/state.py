@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sanic import Request
 
+from ggfw.errors import GgfwError
 from ggfw.result import Result
 from ggfw.server.metrics import Metrics
 from ggfw.server.pool import Pool
@@ -125,10 +128,17 @@ class State:
         """A request that ended in an error response. What the client did wrong is counted, what we did, logged."""
         self.metrics.refused(problem.code or problem.kind)
         if problem.status == 500:
-            self.say(
-                "request_failed",
-                {"request_id": str(request.id), "path": request.path, "error": repr(error)},
-            )
+            fields = {"request_id": str(request.id), "path": request.path, "error_type": type(error).__name__}
+            # What is ours says so in a sentence of its own; that of anybody else's error may be a client's text.
+            if isinstance(error, GgfwError) or self.log_prompts:
+                fields["error"] = str(error)
+            self.say("request_failed", {**fields, "where": _where(error)})
+
+
+def _where(error: BaseException) -> str:
+    """The place in the code where an error began: file and line."""
+    found = traceback.extract_tb(error.__traceback__)
+    return f"{Path(found[-1].filename).name}:{found[-1].lineno}" if found else ""
 
 
 def served(request: Request) -> State:
