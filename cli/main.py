@@ -100,7 +100,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
     "--config",
     metavar="FILE",
     envvar="GGFW_CONFIG",
-    help="Configuration file in TOML; default: config.toml in the user's folder for ggfw.",
+    help="Configuration file in TOML, also behind the verb; default: config.toml in the user's folder for ggfw.",
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it."

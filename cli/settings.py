@@ -60,7 +60,10 @@ class Verb(click.Command):
     ) -> click.Context:
         """Read the configuration file (if there is one) before the options are looked at."""
         root = parent.find_root() if parent is not None else None
-        chosen = (root.obj or {}).get("config") if root is not None else None
+        named, args = _named_config(args)
+        if named is not None and root is not None:
+            root.obj = {**(root.obj or {}), "config": named}
+        chosen = (root.obj or {}).get("config") if root is not None else named
         config = read_config(chosen)
         if config:
             extra["default_map"] = self._defaults(config, info_name or "")
@@ -80,6 +83,23 @@ class Verb(click.Command):
                             several = param.multiple and not isinstance(value, list)
                             found[param.name] = [value] if several else value
         return found
+
+
+def _named_config(args: list[str]) -> tuple[str | None, list[str]]:
+    """The file of ``--config FILE`` behind a verb, and the other arguments; None where there is none.
+
+    Raises:
+        click.UsageError: no file follows.
+    """
+    end = args.index("--") if "--" in args else len(args)
+    for at, arg in enumerate(args[:end]):
+        if arg.startswith("--config="):
+            return arg.removeprefix("--config="), [*args[:at], *args[at + 1 :]]
+        if arg == "--config":
+            if at + 1 >= end:
+                raise click.UsageError("--config needs the path of a file")
+            return args[at + 1], [*args[:at], *args[at + 2 :]]
+    return None, args
 
 
 def verb(name: str, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ out, bodies have their bound, and a client that leaves ends its answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ from sanic.exceptions import PayloadTooLarge
 
 __all__ = ["Asgi"]
 
-Message = dict[str, Any]
+Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 

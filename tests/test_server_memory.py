@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -314,7 +315,49 @@ def test_memory_is_a_variable_and_a_key_of_the_configuration(
     assert "--memory 120 MiB" in cli("serve", path, "--port", "0").error
     monkeypatch.delenv("GGFW_MEMORY")
     (tmp_path / "c.toml").write_text('[serve]\nmemory = "130M"\n')
-    assert "--memory 130 MiB" in cli("--config", tmp_path / "c.toml", "serve", path, "--port", "0").error
+    chosen = tmp_path / "c.toml"
+    assert "--memory 130 MiB" in cli("--config", chosen, "serve", path, "--port", "0").error
+    assert "--memory 130 MiB" in cli("serve", path, "--port", "0", "--config", chosen).error
+    assert "--memory 120 MiB" in cli("serve", f"--config={chosen}", path, "--memory", "120M").error
+    assert cli("serve", path, "--config").code == 2
+    shown = cli("config", "show", "--json", "--config", chosen)
+    assert {"verb": "serve", "setting": "memory", "value": "130M", "source": "file"} in json.loads(shown.out)[
+        "settings"
+    ]
+    chosen.write_text('[serve]\nmemry = "1G"\n')
+    assert "unknown key of [serve] 'memry'" in cli("serve", path, "--config", chosen).error
+    assert "did you mean memory?" in cli("serve", path, "--config", chosen).error
+    chosen.write_text("[serve]\nmemory = [1]\n")
+    said = cli("serve", path, "--config", chosen)
+    assert said.code == 2 and "memory in the configuration file" in said.error
+
+
+def test_every_option_of_serve_is_a_key_and_a_variable(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ggfw.cli.serve import serve_verb
+    from ggfw.cli.settings import Setting
+
+    keys = [key for p in serve_verb.params if isinstance(p, Setting) for key in p.keys]
+    assert {
+        "memory",
+        "unix",
+        "host",
+        "port",
+        "keep-alive",
+        "api-key",
+        "api-key-file",
+        "isolate-cache",
+    } <= set(keys)
+    chosen = tmp_path / "c.toml"
+    chosen.write_text("[serve]\n" + "".join(f'{key} = "x"\n' for key in keys))
+    found = json.loads(cli("config", "show", "--json", "--config", chosen).out)["settings"]
+    assert {row["setting"] for row in found if row["source"] == "file"} == set(keys) - {"local"}
+    assert {row["value"] for row in found if row["setting"] == "api-key"} == {"(set, not shown)"}
+    for name in ("GGFW_MEMORY", "GGFW_UNIX", "GGFW_KEEP_ALIVE"):
+        monkeypatch.setenv(name, "1")
+    found = json.loads(cli("config", "show", "--json").out)["settings"]
+    assert {"GGFW_MEMORY", "GGFW_UNIX", "GGFW_KEEP_ALIVE"} <= {row["source"] for row in found}
 
 
 def test_needs_are_told_from_headers(tmp_path: Path) -> None:
