@@ -3,11 +3,13 @@
 A model may spell a text in other tokens than the tokenizer does (``" f" "ue" "ro"`` for ``" fu" "ero"``). A client
 sends the text back, it is encoded anew, and from that place on nothing of what was evaluated fits any more, although it
 is the same text. So the tokens of the latest conversations are remembered, and a prompt that begins with the text of
-one is written in its tokens, up to the last place where both end a token.
+one is written in its tokens, up to the last place where both end a token. Bytes that are no text have come to the
+client as U+FFFD, and that is how they are compared.
 """
 
 from __future__ import annotations
 
+import codecs
 import threading
 from array import array
 from collections import OrderedDict
@@ -15,6 +17,8 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 
 import numpy as np
+
+_Utf8 = codecs.getincrementaldecoder("utf-8")
 
 #: Conversations that are remembered, and tokens of them all.
 MOST_CONVERSATIONS = 64
@@ -96,36 +100,74 @@ class Respelling:
 
     def _common(self, old: np.ndarray, new: np.ndarray) -> tuple[int, int]:
         """How many tokens of each spell the longest common text that both end with a token."""
-        n = min(old.size, new.size)
-        differ = old[:n] != new[:n]
-        i = j = int(differ.argmax()) if differ.any() else n
-        a, b = old, new
-        text_a = text_b = b""
-        end_i, end_j = i, j
+        one, other = _Reader(self._piece, self._is_mark), _Reader(self._piece, self._is_mark)
+        i = j = 0
+        end = i, j
         while True:
-            # Whichever is behind goes on; at a common end both do.
-            level = len(text_a) - len(text_b)
-            if level <= 0:
-                if i == a.size:
-                    break
-                token = int(a[i])
-                if level == 0 and j < b.size and token == b[j]:
-                    i, j = i + 1, j + 1
-                    end_i, end_j = i, j
-                    continue
-                if self._is_mark(token):
-                    break
-                text_a += self._piece(token)
+            if not one.text and not other.text and one.pending == other.pending:
+                n = _n_same(old[i:], new[j:])
+                for token in old[i + max(0, n - _LONGEST_CHARACTER) : i + n].tolist():
+                    one.read(token)
+                    other.read(token)
+                one.text = other.text = ""
+                i, j = i + n, j + n
+                end = i, j
+            # Whoever is behind reads on.
+            if one.extent <= other.extent:
+                if i == old.size:
+                    return end
+                one.read(int(old[i]))
                 i += 1
-            if len(text_a) > len(text_b):
-                if j == b.size or self._is_mark(int(b[j])):
-                    break
-                text_b += self._piece(int(b[j]))
+            else:
+                if j == new.size:
+                    return end
+                other.read(int(new[j]))
                 j += 1
-            n = min(len(text_a), len(text_b))
-            if text_a[:n] != text_b[:n]:
-                break
-            text_a, text_b = text_a[n:], text_b[n:]
-            if not text_a and not text_b:
-                end_i, end_j = i, j
-        return end_i, end_j
+            n = min(len(one.text), len(other.text))
+            if one.text[:n] != other.text[:n]:
+                return end
+            one.text, other.text = one.text[n:], other.text[n:]
+
+
+def _n_same(one: np.ndarray, other: np.ndarray) -> int:
+    """How many tokens two rows of them have in common at their beginnings."""
+    n = min(one.size, other.size)
+    if not n or one[0] != other[0]:
+        return 0
+    differ = one[:n] != other[:n]
+    return int(differ.argmax()) if differ.any() else n
+
+
+#: Bytes of the longest character.
+_LONGEST_CHARACTER = 4
+
+
+class _Reader:
+    """What is shown of tokens: their text, with U+FFFD for what is no text; a mark is itself.
+
+    Attributes:
+        text: that was shown, and not taken away.
+    """
+
+    def __init__(self, piece: Callable[[int], bytes], is_mark: Callable[[int], bool]) -> None:
+        self._piece, self._is_mark = piece, is_mark
+        self._decoder = _Utf8("replace")
+        self.text = ""
+
+    def read(self, token: int) -> None:
+        """Read on by a token."""
+        if self._is_mark(token):
+            # Surrogates are in no text that was decoded.
+            self.text += self._decoder.decode(b"", final=True) + f"\ud800{token}\udfff"
+        else:
+            self.text += self._decoder.decode(self._piece(token))
+
+    @property
+    def pending(self) -> bytes:
+        """The beginning of a character whose end has not come."""
+        return self._decoder.getstate()[0]
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """How far it is, for comparing."""
+        return len(self.text), len(self.pending)

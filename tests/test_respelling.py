@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import random
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,22 @@ from ggfw.request import Request
 from ggfw.respelling import MOST_CONVERSATIONS, Respelling
 from ggfw.sampling import Params
 
-PIECES = [b"a", b"b", b"ab", b"ba", b"aa", b"abab", b"bb", b"<M>", b"<"]
+PIECES = [
+    b"a",
+    b"b",
+    b"ab",
+    b"ba",
+    b"aa",
+    b"abab",
+    b"<M>",
+    b"<",
+    b"\xc3",
+    b"\xa9",
+    b"\xc3\xa9",
+    b"a\xc3",
+    b"\xa9b",
+]
+PIECES += ["\ufffd".encode(), b"\xef", b"\xbf\xbd"]
 MARK = PIECES.index(b"<M>")
 tokens = st.lists(st.integers(0, len(PIECES) - 1), max_size=12)
 
@@ -28,12 +44,24 @@ def respelling(**options: Any) -> Respelling:
     return Respelling(lambda i: PIECES[i], lambda i: i == MARK, **options)
 
 
-def ends(ids: list[int]) -> dict[tuple[bytes | int, ...], int]:
-    """How many tokens spell each beginning of a text that ends with a token; a mark is a symbol of its own."""
-    found, symbols = {(): 0}, []
-    for n, token in enumerate(ids, 1):
-        symbols += [token] if token == MARK else [bytes([byte]) for byte in PIECES[token]]
-        found[tuple(symbols)] = n
+def shown(ids: list[int]) -> tuple[str, ...]:
+    """The text of tokens, mark by mark, and the beginning of a character at its end."""
+    parts = [b""]
+    for token in ids:
+        if token == MARK:
+            parts.append(b"")
+        else:
+            parts[-1] += PIECES[token]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    last = decoder.decode(parts.pop())
+    return (*(part.decode("utf-8", "replace") for part in parts), last, decoder.getstate()[0].hex())
+
+
+def ends(ids: list[int]) -> dict[tuple[str, ...], list[int]]:
+    """How many tokens show each beginning of what all of them show."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for n in range(len(ids) + 1):
+        found.setdefault(shown(ids[:n]), []).append(n)
     return found
 
 
@@ -43,17 +71,17 @@ def test_the_longest_common_text_is_written_as_it_was_drawn(known: list[list[int
     for old in known:
         spelling.remember("k", old)
     got = spelling.respell("k", list(ids))
+    assert shown(got) == shown(ids)
     new = ends(ids)
-    longest = max((len(text) for old in known for text in ends(old).keys() & new.keys()), default=0)
-    text = max(new, key=len)
-    assert max(ends(got), key=len) == text, "the same text"
-    choices = []
-    for old in known:
-        own = ends(old)
-        for common in own.keys() & new.keys():
-            if len(common) == longest:
-                choices.append([*old[: own[common]], *ids[new[common] :]])
-    assert got in choices
+    pairs = [
+        (j, [*old[:i], *ids[j:]])
+        for old in known
+        for text, its in ends(old).items()
+        for i in its
+        for j in new.get(text, ())
+    ]
+    longest = max(j for j, _ in pairs)
+    assert got in [spelled for j, spelled in pairs if j == longest]
     assert spelling.respell("other", ids) is ids
 
 
