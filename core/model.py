@@ -337,7 +337,9 @@ def check_vocabulary(gguf: GGUF, n_vocab: int) -> None:
 def _tokenizer_of(gguf: GGUF) -> Tokenizer:
     from ggfw.tokenizer import Tokenizer
 
-    return Tokenizer.from_metadata(gguf.metadata)
+    tokenizer = Tokenizer.from_metadata(gguf.metadata)
+    gguf.release()  # the vocabulary's part of the file is not read again
+    return tokenizer
 
 
 def _in_thread(work: Callable[[], Any]) -> Future[Any]:

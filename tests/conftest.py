@@ -13,6 +13,9 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 
+# Tests leave nothing in the user's cache; those of the cache of packed weights name a folder.
+os.environ.setdefault("GGFW_PACKED_CACHE_MB", "0")
+
 #: A skip whose reason starts with one of these is counted in the last line.
 WANTING = ("needs model:", "needs network:", "needs fixtures:")
 

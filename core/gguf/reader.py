@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -120,6 +121,12 @@ class GGUF:
     def arch_get(self, key: str, default: Any = None) -> Any:
         """A metadata value of this architecture: ``arch_get("block_count")`` reads ``llama.block_count``."""
         return self.metadata.get(f"{self.architecture}.{key}", default)
+
+    def release(self) -> None:
+        """Give the memory of what was read of the mapped files back; it is read again from disk where needed."""
+        for shard in self._shards:
+            if shard.mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+                shard.mapping.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         """Unmap the files. Arrays that were taken out stay valid: the last of them unmaps its file."""

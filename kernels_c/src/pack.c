@@ -26,6 +26,8 @@ int64_t file_row_bytes(int32_t format, int64_t n_in) {
     return elements == 0 || n_in % elements != 0 ? 0 : n_in / elements * blocks[format].bytes;
 }
 
+enum { CHUNK_BYTES = 256 * 1024, REGION_CHUNKS = 64 };
+
 /* ---- packing --------------------------------------------------------------------------------------------------- */
 
 typedef struct pack_job {
@@ -39,22 +41,42 @@ typedef struct pack_job {
     int64_t to_stride;
     int64_t rows_per_chunk;
     int64_t chunks_per_expert;
-    int32_t opened;
+    int64_t first_chunk; /* of the region that is open, */
+    int64_t n_chunks;    /* and how many chunks it has; 0 before the first */
+    int64_t most_chunks; /* of a region */
+    int32_t release;
 } pack_job;
 
 static void pack_chunk(void *context, int32_t chunk, int32_t thread) {
     (void)thread;
     const pack_job *j = context;
-    int64_t expert = chunk / j->chunks_per_expert;
-    int64_t first = chunk % j->chunks_per_expert * j->rows_per_chunk;
+    int64_t at = j->first_chunk + chunk;
+    int64_t expert = at / j->chunks_per_expert;
+    int64_t first = at % j->chunks_per_expert * j->rows_per_chunk;
     int64_t n = j->n_out - first < j->rows_per_chunk ? j->n_out - first : j->rows_per_chunk;
     j->kernel->pack(j->from + expert * j->from_stride, j->n_out, j->n_in, first, n, j->to + expert * j->to_stride);
 }
 
+/* Byte of the file's rows at which a chunk begins. */
+static int64_t byte_of_chunk(const pack_job *j, int64_t chunk) {
+    int64_t row = chunk % j->chunks_per_expert * j->rows_per_chunk;
+    return chunk / j->chunks_per_expert * j->from_stride + j->from_stride / j->n_out * row;
+}
+
+/* Regions of a few megabytes: what was read of the file is given back after each of them, so that a large matrix does not
+ * stand in memory twice. */
 static int32_t pack_next(void *context, pool_region *region) {
     pack_job *j = context;
-    if (j->opened++) return 0;
-    *region = (pool_region){pack_chunk, j, (int32_t)(j->chunks_per_expert * j->n_expert)};
+    int64_t total = j->chunks_per_expert * j->n_expert;
+    int64_t next = j->first_chunk + j->n_chunks;
+    if (j->release && j->n_chunks > 0) {
+        int64_t begin = byte_of_chunk(j, j->first_chunk);
+        platform_release(j->from + begin, byte_of_chunk(j, next) - begin);
+    }
+    if (next == total) return 0;
+    j->first_chunk = next;
+    j->n_chunks = total - next < j->most_chunks ? total - next : j->most_chunks;
+    *region = (pool_region){pack_chunk, j, (int32_t)j->n_chunks};
     return 1;
 }
 
@@ -65,7 +87,7 @@ static int32_t pack_one(const ggfw_packing *p) {
         return GGFW_ERR_ARGUMENT;
     int64_t row = file_row_bytes(kernel->format, n_in);
     if (row == 0 && n_expert > 1) return GGFW_ERR_ARGUMENT; /* where would the second expert be? */
-    int64_t rows = (256 * 1024 / (row > 0 ? row : n_in) + 15) / 16 * 16;
+    int64_t rows = (CHUNK_BYTES / (row > 0 ? row : n_in) + 15) / 16 * 16;
     pack_job job = {
         .kernel = kernel,
         .from = p->file_rows,
@@ -76,14 +98,14 @@ static int32_t pack_one(const ggfw_packing *p) {
         .from_stride = row * n_out,
         .to_stride = kernel->pack_size(n_out, n_in),
         .rows_per_chunk = rows > 0 ? rows : 16,
+        .release = p->release,
     };
     job.chunks_per_expert = (n_out + job.rows_per_chunk - 1) / job.rows_per_chunk;
-    if (job.chunks_per_expert > INT32_MAX / n_expert) return GGFW_ERR_ARGUMENT;
+    job.most_chunks = p->release ? REGION_CHUNKS : INT32_MAX;
     pool_job pool = {pack_next, &job, NULL};
     pool_enter();
     pool_run(&pool);
     pool_leave();
-    if (p->release) platform_release(p->file_rows, row * n_out * n_expert);
     return GGFW_OK;
 }
 
