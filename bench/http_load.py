@@ -50,13 +50,21 @@ def waves(clients: int, n: int, *, prompt: int, new: int, vocabulary: int, seed:
     ]
 
 
-def figures(timings: Sequence[Timing], wall: float) -> dict[str, float]:
-    """Tokens per second of one wave and percentiles in ms."""
+def figures(timings: Sequence[Timing], wall: float, cpu: float) -> dict[str, float]:
+    """Tokens per second of one wave, processor time per thousand tokens, and percentiles in ms.
+
+    Args:
+        timings: of the requests.
+        wall: seconds from the first request to the last token.
+        cpu: seconds that the process took on all processors meanwhile.
+    """
     gaps = [gap for timing in timings for gap in timing.gaps]
     firsts = [timing.first for timing in timings]
+    n_new = sum(timing.new_tokens for timing in timings)
     return {
         "wall_s": wall,
-        "tokens_per_s": sum(timing.new_tokens for timing in timings) / wall,
+        "tokens_per_s": n_new / wall,
+        "cpu_s_per_1000": 1e3 * cpu / n_new,
         "ttft_p50_ms": 1e3 * percentile(firsts, 0.5),
         "ttft_p99_ms": 1e3 * percentile(firsts, 0.99),
         "gap_p50_ms": 1e3 * percentile(gaps, 0.5),
@@ -86,14 +94,14 @@ def engine_child(args: argparse.Namespace) -> int:
                 model.request(list(load.prompt), max_tokens=load.new, ignore_eos=True, temperature=0.0)
                 for load in loads
             ]
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), time.process_time()
             results = [handle.result() for handle in [model.submit(request) for request in requests]]
-            wall = time.perf_counter() - start
+            wall, cpu = time.perf_counter() - start, time.process_time() - cpu
             timings = []
             for result in results:
                 first = result.timings.ttft * 1e-3
                 timings.append(Timing(0.0, [first], wall, result.usage.prompt_tokens, len(result.token_ids)))
-            return figures(timings, wall)
+            return figures(timings, wall, cpu)
 
         everything = plan_of(args, clients)
         wave([Load(load.prompt[:16], 4) for load in everything[0]])
@@ -167,8 +175,8 @@ class Streamer(asyncio.Protocol):
         return self.timing
 
 
-async def http_wave(client: HttpClient, loads: Sequence[Load]) -> dict[str, float]:
-    """One wave over HTTP, each request over a connection of its own."""
+async def http_wave(client: HttpClient, loads: Sequence[Load], pid: int) -> dict[str, float]:
+    """One wave over HTTP, each request over a connection of its own; ``pid`` is the server's."""
     loop = asyncio.get_running_loop()
     prepared = []
     for load in loads:
@@ -177,13 +185,19 @@ async def http_wave(client: HttpClient, loads: Sequence[Load]) -> dict[str, floa
         head = f"POST {path} HTTP/1.1\r\nHost: {client.host}\r\nConnection: close\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
         prepared.append(head.encode() + data)
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), processor_time(pid)
     made = await asyncio.gather(
         *(loop.create_connection(lambda one=one: Streamer(one), client.host, client.port) for one in prepared)
     )
     await asyncio.gather(*(protocol.ended for _, protocol in made))
     timings = [protocol.finish(load) for (_, protocol), load in zip(made, loads, strict=True)]
-    return figures(timings, max(timing.done for timing in timings) - start)
+    return figures(timings, max(timing.done for timing in timings) - start, processor_time(pid) - cpu)
+
+
+def processor_time(pid: int) -> float:
+    """Seconds that all threads of a process have taken so far."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure_server(
@@ -193,9 +207,10 @@ def measure_server(
     with served(command, port, route) as client:
 
         async def run() -> list[dict[str, float]]:
-            await http_wave(client, [Load(load.prompt[:16], 4) for load in everything[0]])
-            watcher = subprocess.Popen([*profile, "--pid", str(server_pid(port))]) if profile else None
-            found = [await http_wave(client, loads) for loads in everything]
+            pid = server_pid(port)
+            await http_wave(client, [Load(load.prompt[:16], 4) for load in everything[0]], pid)
+            watcher = subprocess.Popen([*profile, "--pid", str(pid)]) if profile else None
+            found = [await http_wave(client, loads, pid) for loads in everything]
             if watcher is not None:
                 watcher.send_signal(signal.SIGINT)
                 watcher.wait()
@@ -205,15 +220,18 @@ def measure_server(
 
 
 def server_pid(port: int) -> int:
-    """The process that has this port in its command line."""
+    """The server's process: the youngest that has this port in its command line."""
+    found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if str(port).encode() in words and b"serve" in words:
-            return int(process.name)
-    raise PeersError(f"no process serves port {port}")
+        if str(port).encode() in words:
+            found.append(int(process.name))
+    if not found:
+        raise PeersError(f"no process serves port {port}")
+    return max(found)
 
 
 # -- all together -----------------------------------------------------------------------------------------------------
@@ -319,11 +337,14 @@ def median(rows: Sequence[dict[str, float]], name: str) -> float:
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Medians over all waves, as Markdown."""
     lines = [
-        "| clients | side | new tok/s | TTFT p50 / p99 ms | gap p50 / p99 / worst ms | of the engine |",
-        "|---|---|---|---|---|---|",
+        "| clients | side | new tok/s | TTFT p50 / p99 ms | gap p50 / p99 / worst ms | CPU s per 1,000 tokens "
+        "| of the engine |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        lines.append(f"| {row['clients']} | ggfw bench --parallel | {row['bench_tokens_per_s']:.1f} | | | |")
+        lines.append(
+            f"| {row['clients']} | ggfw bench --parallel | {row['bench_tokens_per_s']:.1f} | | | | |"
+        )
         for side, found in row["sides"].items():
             m = {name: median(found, name) for name in found[0]}
             gaps = f"{m['gap_p50_ms']:.1f} / {m['gap_p99_ms']:.1f} / {m['gap_max_ms']:.0f}"
@@ -331,7 +352,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             lines.append(
                 f"| {row['clients']} | {side} | {m['tokens_per_s']:.1f} "
                 f"| {m['ttft_p50_ms']:.0f} / {m['ttft_p99_ms']:.0f} "
-                f"| {'' if side == 'engine' else gaps} | {share} |"
+                f"| {'' if side == 'engine' else gaps} | {m['cpu_s_per_1000']:.2f} | {share} |"
             )
     return "\n".join(lines)
 
