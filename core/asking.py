@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ggfw.chat.messages import calls_as_text, normalise, with_instructions
+from ggfw.chat.messages import calls_as_text, normalise, with_instructions, with_turns_of_calls
 from ggfw.chat.reasoning import ReasoningOptions
 from ggfw.chat.tools import Tools
-from ggfw.errors import InvalidRequest
+from ggfw.errors import ContextLengthExceeded, InvalidRequest
 
 if TYPE_CHECKING:
     from ggfw.chat.skill_handle import SkillHandle
@@ -44,6 +44,8 @@ def chat_prompt(
             messages = calls_as_text(normalise(messages), model.dialect.call_text, model.dialect.result_text)
         if tools:
             messages = with_instructions(messages, model.dialect.tool_prompt(Tools.of(tools)))
+    elif not can.tool_calls:
+        messages = with_turns_of_calls(normalise(messages), model.dialect.turn_of_calls)
     return model.template.render(
         messages,
         tools=tools,
@@ -79,6 +81,7 @@ def chat_request(
         continue_final_message=continue_final_message,
         template_args=reasoning.template_arguments(model.template, template_args),
     )
+    check_length(model, prompt.text)
     ids = tokenizer.encode_parts(prompt.parts)
     stops = (*stop_strings(stop), *model.template.stops, *dialect.stops)
     request = model.request(ids, stop=stops, special_tokens=dialect.special_tokens, **more)
@@ -150,6 +153,17 @@ def submit_chat(
 
             return SkillHandle(model.submit, Rounds(make, messages, offered, options))
     return model.submit(make(messages, **options))
+
+
+def check_length(model: Model, text: str) -> None:
+    """Refuse a text that is far too long for the context before all of it is encoded.
+
+    Raises:
+        ContextLengthExceeded: it certainly does not fit.
+    """
+    n = model.tokenizer.counted(text, model.n_ctx)
+    if n is not None:
+        raise ContextLengthExceeded(n, model.n_ctx, more=True)
 
 
 def stop_strings(stop: str | Sequence[str | None] | None) -> tuple[str, ...]:

@@ -95,6 +95,51 @@ TAGS = {
         call=("<|tool_call|>", "", ""),
         result=("", ""),
     ),
+    "cohere": dict(
+        turn=("<|START_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|END_OF_TURN_TOKEN|>"),
+        tools=("", ""),
+        call=("<|START_ACTION|>", "", "<|END_ACTION|>"),
+        result=("<|START_TOOL_RESULT|>", "<|END_TOOL_RESULT|>"),
+        think=("<|START_THINKING|>", "<|END_THINKING|>"),
+    ),
+    "lfm2": dict(
+        turn=CHATML,
+        tools=("<|tool_list_start|>", "<|tool_list_end|>"),
+        call=("<|tool_call_start|>", "", "<|tool_call_end|>"),
+        result=("<|tool_response_start|>", "<|tool_response_end|>"),
+    ),
+    "kimi_k2": dict(
+        turn=("<|im_user|>", "<|im_middle|>", "<|im_end|>"),
+        tools=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+        call=("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+        result=("", ""),
+    ),
+    "apertus": dict(
+        turn=("<|user_start|>", "", "<|user_end|>"),
+        tools=("<|developer_start|>", "<|developer_end|>"),
+        call=("<|tools_prefix|>", "", "<|tools_suffix|>"),
+        result=("", ""),
+        think=("<|inner_prefix|>", "<|inner_suffix|>"),
+    ),
+    "gigachat3_1": dict(
+        turn=("", "<|role_sep|>", "<|message_sep|>"),
+        tools=("", ""),
+        call=("<|function_call|>", "", ""),
+        result=("", ""),
+    ),
+    "phi4_mini": dict(
+        turn=("<|user|>", "", "<|end|>"),
+        tools=("<|tool|>", "<|/tool|>"),
+        call=("<|tool_call|>", "", "<|/tool_call|>"),
+        result=("", ""),
+    ),
+    "seed_oss": dict(
+        turn=("<seed:bos>", "\n", "<seed:eos>"),
+        tools=("", ""),
+        call=("<seed:tool_call>", "", "</seed:tool_call>"),
+        result=("", ""),
+        think=("<seed:think>", "</seed:think>"),
+    ),
 }  # fmt: skip
 TEMPLATES = {name: OPENAI_LIKE.format(**({"think": THINK} | tags)) for name, tags in TAGS.items()}
 MARKS = sorted(

@@ -52,6 +52,10 @@ CONTROL = (
     "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>",
     "<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|return|>",
     "<|python_tag|>", "<|end_of_text|>",
+    "<|START_ACTION|>", "<|END_ACTION|>", "<|tool_call_start|>", "<|tool_call_end|>", "<|/tool_call|>",
+    "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<seed:tool_call>", "</seed:tool_call>",
+    "<minimax:tool_call>", "</minimax:tool_call>", "<|tools_prefix|>", "<|tools_suffix|>", "<|function_call|>",
 )  # fmt: skip
 
 
@@ -71,6 +75,15 @@ def xml(name: str, arguments: dict[str, Any]) -> str:
         f"<parameter={k}>\n{v if isinstance(v, str) else js(v)}\n</parameter>\n" for k, v in arguments.items()
     )
     return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
+
+
+def tags(
+    begin: str, behind: str, end: str, key: str, key_end: str, call: tuple[str, Any], line: str = "\n"
+) -> str:
+    inner = "".join(
+        f"{key}{k}{behind}{v if isinstance(v, str) else js(v)}{key_end}{line}" for k, v in call[1].items()
+    )
+    return f"{begin}{call[0]}{behind}{line}{inner}{end}"
 
 
 def dsml(block: str, calls: Calls) -> str:
@@ -137,6 +150,55 @@ def write(name: str, calls: Calls) -> str:
             return deepseek(calls, name == "deepseek_r1")
         case "deepseek_v3_2" | "deepseek_v4":
             return dsml("tool_calls" if name == "deepseek_v4" else "function_calls", calls)
+        case "cohere":
+            inner = [
+                f'{{"tool_call_id": "{i}", "tool_name": {js(n)}, "parameters": {js(a)}}}'
+                for i, (n, a) in enumerate(calls)
+            ]
+            return f"<|START_ACTION|>[{', '.join(inner)}]\n<|END_ACTION|>"
+        case "lfm2":
+            return "".join(
+                f"<|tool_call_start|>[{n}({', '.join(f'{k}={js(v)}' for k, v in a.items())})]<|tool_call_end|>"
+                for n, a in calls
+            )
+        case "phi4_mini":
+            return f"<|tool_call|>[{', '.join(as_json('arguments', calls))}]<|/tool_call|>"
+        case "functools":
+            return f"functools[{', '.join(as_json('arguments', calls))}]"
+        case "kimi_k2":
+            inner = [
+                f"<|tool_call_begin|>functions.{n}:{i}<|tool_call_argument_begin|>{js(a)}<|tool_call_end|>"
+                for i, (n, a) in enumerate(calls)
+            ]
+            return f"<|tool_calls_section_begin|>{''.join(inner)}<|tool_calls_section_end|>"
+        case "seed_oss":
+            return "\n".join(
+                f"<seed:tool_call>\n{tags('<function=', '>', '</function>', '<parameter=', '</parameter>', call)}"
+                "\n</seed:tool_call>"
+                for call in calls
+            )
+        case "minimax_m2":
+            inner = [
+                tags('<invoke name="', '">', "</invoke>", '<parameter name="', "</parameter>", call)
+                for call in calls
+            ]
+            return "<minimax:tool_call>\n" + "\n".join(inner) + "\n</minimax:tool_call>"
+        case "minimax_m1":
+            return "\n".join(f"<tool_calls>\n{c}\n</tool_calls>" for c in as_json("arguments", calls))
+        case "apriel":
+            return f"<tool_calls>[{', '.join(as_json('arguments', calls))}]</tool_calls>"
+        case "apertus":
+            return "<|tools_prefix|>[" + ", ".join(js({n: a}) for n, a in calls) + "]<|tools_suffix|>"
+        case "minicpm5":
+            return "\n".join(
+                tags('<function name="', '">', "</function>", '<param name="', "</param>", call, "")
+                for call in calls
+            )
+        case "gigachat3":
+            head = "<|message_sep|>\n\nfunction call<|role_sep|>\n"
+            return "".join(head + c for c in as_json("arguments", calls))
+        case "gigachat3_1":
+            return "".join("<|function_call|>" + c for c in as_json("arguments", calls))
     raise AssertionError(f"{name} has no way to write calls here: add one")
 
 
@@ -272,7 +334,21 @@ def test_text_or_calls_when_nothing_is_required(name: str, control: bool) -> Non
 
 #: What a random walk may write: few letters, and what ends a string or a value in some dialect.
 LETTERS = frozenset('aZ09-.:,;"{}[]()<>/=_|\n `\\u')
-ENDS = ('"', '"}', '"]', "\n</parameter>\n", "</｜DSML｜parameter>\n", QUOTE, "<escape>", "<|end|>", "}")
+ENDS = (
+    *(
+        '"',
+        '"}',
+        '"]',
+        "\n</parameter>\n",
+        "</param>",
+        "</｜DSML｜parameter>\n",
+        QUOTE,
+        "<escape>",
+        "<|end|>",
+        "}",
+    ),
+    "<|tool_calls_section_end|>",
+)
 
 
 @both
@@ -309,10 +385,11 @@ def likely(control: bool) -> np.ndarray:
 def walk(found: GrammarConstraint, control: bool, dice: random.Random) -> str | None:
     """A text that the grammar accepts, or None where the walk loses its way in a long string."""
     known, ids = tokenizer(control), list[int]()
-    for _ in range(400):
+    for _ in range(800):
         if found.accepting and (found.complete or dice.random() < 0.7):
             return known.decode(ids, special=True)
-        end = known.encode(dice.choice(ENDS), add_special=False, parse_special=True)
+        wanted = ENDS[-1] if dice.random() < 0.1 else dice.choice(ENDS)
+        end = known.encode(wanted, add_special=False, parse_special=True)
         if dice.random() < 0.5 and follows(found, end):
             ids += end
             continue
@@ -355,6 +432,24 @@ def test_calls_of_earlier_turns_have_the_form_that_is_asked_for(name: str) -> No
 # -- which dialect a file gets ----------------------------------------------------------------------------------------
 
 SELECTED = {
+    "Apertus-8B-Instruct": "apertus",
+    "Apriel-1.6-15b-Thinker-fixed": "apriel",
+    "ByteDance-Seed-OSS": "seed_oss",
+    "Cohere2MoE": "cohere",
+    "CohereForAI-c4ai-command-r7b-12-2024-tool_use": "cohere",
+    "GigaChat3-10B-A1.8B": "gigachat3",
+    "GigaChat3.1-10B-A1.8B": "gigachat3_1",
+    "HuggingFaceTB-SmolLM3-3B": "generic",
+    "Kimi-K2-Instruct": "kimi_k2",
+    "Kimi-K2-Thinking": "kimi_k2",
+    "LFM2-8B-A1B": "lfm2",
+    "LFM2.5-8B-A1B": "lfm2",
+    "MiniMax-M1": "minimax_m1",
+    "MiniMax-M2": "minimax_m2",
+    "fireworks-ai-llama-3-firefunction-v2": "functools",
+    "moonshotai-Kimi-K2": "kimi_k2",
+    "openbmb-MiniCPM5-1B": "minicpm5",
+    "unsloth-Apriel-1.5": "apriel",
     "Bielik-11B-v3.0-Instruct": "hermes",
     "Mistral-Small-3.2-24B-Instruct-2506": "mistral",
     "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "qwen3_coder",
@@ -400,7 +495,7 @@ def test_the_template_selects_the_dialect(template: str, template_dir: Path) -> 
 
 
 #: Templates that write no calls, or none that their model writes.
-SILENT = {"google-gemma-2-2b-it", "ibm-granite-granite-3.3-2B-Instruct", "llama-cpp-rwkv-world",
+SILENT = {"LFM2-8B-A1B", "google-gemma-2-2b-it", "ibm-granite-granite-3.3-2B-Instruct", "llama-cpp-rwkv-world",
           "microsoft-Phi-3.5-mini-instruct"}  # fmt: skip
 
 

@@ -26,8 +26,26 @@ THOUGHT, ANSWER = "hmm so ", "42"
 #: Dialect -> (opening text, what closes it when the budget is used up).
 BLOCKS: dict[str, tuple[str, str]] = {
     name: ("<think>\n", "\n</think>\n\n")
-    for name in ("hermes", "qwen3_coder", "llama3", "generic", "nemotron", "granite", "deepseek_r1")
+    for name in (
+        *(
+            "hermes",
+            "qwen3_coder",
+            "llama3",
+            "generic",
+            "nemotron",
+            "granite",
+            "deepseek_r1",
+            "lfm2",
+            "phi4_mini",
+        ),
+        *("functools", "minimax_m1", "minimax_m2", "minicpm5", "gigachat3", "gigachat3_1"),
+    )
 } | {
+    "kimi_k2": ("<think>", "</think>"),
+    "cohere": ("<|START_THINKING|>", "<|END_THINKING|>"),
+    "seed_oss": ("<seed:think>", "</seed:think>\n"),
+    "apertus": ("<|inner_prefix|>", "<|inner_suffix|>"),
+    "apriel": ("Here are my reasoning steps:\n", "\n[BEGIN FINAL RESPONSE]\n"),
     "deepseek_v3_1": ("<think>", "</think>"),
     "deepseek_v3_2": ("<think>", "</think>"),
     "deepseek_v4": ("<think>", "</think>"),

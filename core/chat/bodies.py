@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ggfw.chat.jsonscan import JsonScanner, scan
 from ggfw.chat.reader import Broken, Chars, Reader, Sink
-from ggfw.chat.tools import Tool, Tools
-from ggfw.chat.typed import is_text, kinds_of, property_of, typed
+from ggfw.chat.tools import Tools
 
 if TYPE_CHECKING:
     from ggfw.chat.call_grammar import Lark
@@ -101,12 +100,16 @@ class JsonCall:
         bare: nothing marks the block, so that only the exact form counts: these keys alone, both of them, and the name
             of a tool that was offered.
         end: first characters of what may follow although the last brace is missing.
+        name: the key of the name, as the model was trained.
+        lead: what stands in front of that key: a Lark expression, for grammars.
     """
 
     arguments: str = "arguments"
     listed: bool = False
     bare: bool = False
     end: str = "<["
+    name: str = "name"
+    lead: str = ""
 
     def parse(self, reader: Reader, sink: Sink, tools: Tools) -> Chars[None]:
         """See :class:`Body`."""
@@ -170,7 +173,7 @@ class JsonCall:
     def grammar(self, lark: Lark, tools: Tools) -> str:
         """See :class:`Body`."""
         ways = [
-            f"{lark.text(chr(123) + chr(34) + 'name' + chr(34) + ': ' + json.dumps(tool.name, ensure_ascii=False))} "
+            f"{lark.text('{')} {self.lead} {lark.text(f'{json.dumps(self.name)}: {_quoted(tool.name)}')} "
             f"{lark.text(', ' + json.dumps(self.arguments) + ': ')} {lark.arguments(tool)} {lark.text('}')}"
             for tool in tools.callable
         ]
@@ -179,6 +182,10 @@ class JsonCall:
             return call
         more = "" if tools.single else f" ({lark.text(', ')} {call})*"
         return lark.rule(f"{lark.text('[')} {call}{more} {lark.text(']')}")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 class _Envelope:
@@ -268,121 +275,6 @@ def _object_within(reader: Reader, sink: Sink, before: str, after: str, empty: b
     space = yield from reader.space()
     if not (after.strip() and (yield from reader.match(after.strip()))):
         reader.unread(space)
-
-
-@dataclass(frozen=True)
-class XmlCall:
-    """``<function=NAME>`` with ``<parameter=KEY>`` blocks of bare text, typed by the tool's schema.
-
-    A value loses one line break at each end. It ends at a ``</parameter>`` behind which the function goes on or ends:
-    another one is part of the value.
-
-    Args:
-        opened: the mark of the block is ``<function=`` itself.
-    """
-
-    opened: bool = False
-
-    def parse(self, reader: Reader, sink: Sink, tools: Tools) -> Chars[None]:
-        """See :class:`Body`."""
-        if not self.opened:
-            yield from reader.space()
-            yield from reader.expect("<function=")
-        name, _ = yield from reader.until(">", limit=MAX_NAME)
-        name = check_name(name)
-        tool = tools.get(name)
-        parameters = tool.parameters if tool else {}
-        sink.begin(name)
-        seen: set[str] = set()
-        while True:
-            yield from reader.space()
-            if (yield from reader.match("</function>")):
-                break
-            yield from reader.expect("<parameter=")
-            key, _ = yield from reader.until(">", limit=MAX_NAME)
-            key = check_name(key)
-            if key in seen:
-                raise Broken(key)
-            sink.arguments(("," if seen else "{") + json.dumps(key, ensure_ascii=False) + ":")
-            seen.add(key)
-            yield from _xml_value(reader, sink, kinds_of(property_of(parameters, key), parameters))
-        sink.arguments("}" if seen else "{}")
-        sink.end()
-
-    def grammar(self, lark: Lark, tools: Tools) -> str:
-        """See :class:`Body`."""
-        return lark.rule(" | ".join(self._function(lark, tool) for tool in tools.callable))
-
-    def _function(self, lark: Lark, tool: Tool) -> str:
-        parameters = tool.parameters
-        properties = parameters.get("properties")
-        properties = properties if isinstance(properties, dict) else {}
-        required = parameters.get("required")
-        required = [k for k in required if isinstance(k, str)] if isinstance(required, list | tuple) else []
-        parts = [lark.text(f"<function={tool.name}>\n")]
-        for key in [*properties, *(k for k in required if k not in properties)]:
-            schema = properties.get(key)
-            kinds = kinds_of(schema, parameters)
-            if is_text(kinds):
-                value = lark.text_value(schema, "\n</parameter>")
-            else:
-                value = lark.value(tool, schema) + " " + lark.text("\n</parameter>")
-            part = f"{lark.text(f'<parameter={key}>' + chr(10))} {value} {lark.text(chr(10))}"
-            parts.append(part if key in required else f"({part})?")
-        return " ".join([*parts, lark.text("</function>")])
-
-
-def _xml_value(reader: Reader, sink: Sink, kinds: frozenset[str]) -> Chars[None]:
-    """The text of a parameter and its closing tag; text is given out as it comes."""
-    yield from reader.match("\n")
-    live = is_text(kinds)
-    held: list[str] = []
-    if live:
-        sink.arguments('"')
-    write = (lambda text: sink.arguments(json.dumps(text, ensure_ascii=False)[1:-1])) if live else held.append
-    while True:
-        c = yield from reader.read()
-        if not c:
-            raise Broken("end")
-        if c not in "\n<":
-            write(c)
-            continue
-        reader.unread(c)
-        got = "\n" if (yield from reader.match("\n")) else ""
-        if (yield from reader.match("</parameter>")):
-            if (yield from _goes_on(reader)):
-                break
-            got += "</parameter>"
-        elif (yield from _cut_short(reader)):
-            break
-        if not got:
-            got = yield from reader.read()
-        write(got)
-    sink.arguments('"' if live else typed("".join(held), kinds))
-
-
-def _goes_on(reader: Reader) -> Chars[bool]:
-    """Whether another parameter or the end of the function comes; reads nothing."""
-    space = yield from reader.space()
-    found = False
-    for text in ("<parameter=", "</function>"):
-        if (yield from reader.match(text)):
-            reader.unread(text)
-            found = True
-            break
-    found = found or not (yield from reader.peek())
-    reader.unread(space)
-    return found
-
-
-def _cut_short(reader: Reader) -> Chars[bool]:
-    """Whether function and call end here although the parameter does not; reads nothing."""
-    if not (yield from reader.match("</function>")):
-        return False
-    space = yield from reader.space()
-    found = yield from reader.match("</tool_call>")
-    reader.unread("</function>" + space + ("</tool_call>" if found else ""))
-    return found
 
 
 @dataclass(frozen=True)
@@ -527,7 +419,6 @@ __all__ = [
     "JsonCall",
     "NamedJson",
     "Pythonic",
-    "XmlCall",
     "arguments_object",
     "arguments_value",
     "check_name",

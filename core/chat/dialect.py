@@ -35,7 +35,7 @@ default: ``f``, ``g`` with any arguments, and whatever the expected calls name) 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -118,6 +118,17 @@ class Dialect:
     def result_text(self, content: str) -> str:
         """The result of such a call, as text of the user."""
         return messages.result_text(content)
+
+    def turn_of_calls(self, calls: Sequence[tuple[str, str]]) -> str | None:
+        """The calls of an earlier turn as the model wrote them, for templates that name the tools but drop the calls.
+
+        Args:
+            calls: (name, arguments as JSON text).
+
+        Returns:
+            Text in which :func:`ggfw.chat.tracked.own` has made the family's marks; None: they stay dropped.
+        """
+        return None
 
     def parser(self, prompt: str, tools: Tools | None = None, *, assured: bool = False) -> Parser:
         """A parser for one answer.

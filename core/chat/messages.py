@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ggfw.chat.tracked import Tracked, join
 from ggfw.errors import InvalidRequest
 
 #: Roles that callers may write -> the role that templates know.
@@ -23,7 +24,7 @@ ROLES = {
 PART_SEPARATOR = "\n"
 
 #: Messages of a conversation; contexts hold less.
-MAX_MESSAGES = 1 << 16
+MAX_MESSAGES = 1 << 14
 
 Message = dict[str, Any]
 
@@ -212,6 +213,27 @@ def calls_as_text(
         else:
             out.append(message)
     return [{k: v for k, v in message.items() if k != "results"} for message in out]
+
+
+def with_turns_of_calls(
+    messages: list[Message], write: Callable[[Sequence[tuple[str, str]]], str | None]
+) -> list[Message]:
+    """Messages for a template that drops calls: they go into the text of their turn, as ``write`` puts them.
+
+    Args:
+        messages: normalised.
+        write: [(name, arguments as JSON text)] -> text; None: leave the turn as it is.
+    """
+    out: list[Message] = []
+    for message in messages:
+        text = None
+        if "tool_calls" in message and isinstance(message["content"], str):
+            text = write([_name_and_arguments(one["function"]) for one in message["tool_calls"]])
+        if text is not None:
+            kept = {k: v for k, v in message.items() if k != "tool_calls"}
+            message = {**kept, "content": join((Tracked(message["content"]), text))}
+        out.append(message)
+    return out
 
 
 def _name_and_arguments(function: Mapping[str, Any]) -> tuple[str, str]:

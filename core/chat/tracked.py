@@ -228,8 +228,18 @@ def join(parts: Iterable[str], sep: str = "") -> str:
     return make(text, marks_of(sep).join(map(marks_of, parts)))
 
 
+def own(text: str) -> Tracked:
+    """A text that counts as the template's own: control tokens in it are meant.
+
+    For dialects, which write their marks around text from outside where a template does not; never for that text.
+    """
+    return Tracked(text, bytes(len(text)))
+
+
 def track(value: Any) -> Any:
     """Mark everything in a JSON-like value as foreign, keys too. Lists become :class:`GivenList`."""
+    if isinstance(value, Tracked):  # a text in which a dialect wrote its marks with own()
+        return value
     if isinstance(value, str):
         return Tracked(value) if value else ""
     if isinstance(value, Mapping):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -89,13 +90,23 @@ def typed(value: str, kinds: frozenset[str]) -> str:
             try:
                 parsed = json.loads(bare, parse_constant=_refuse)
             except (ValueError, RecursionError):
-                parsed = ""
+                parsed = _python(bare) if wanted & {"array", "object"} else ""
             kind = _kind(parsed)
             if kind == "number" and "number" not in wanted and float(parsed).is_integer():
                 parsed, kind = int(parsed), "integer"
             if kind in wanted or (kind == "integer" and "number" in wanted):
                 return json.dumps(parsed, ensure_ascii=False)
     return json.dumps(value, ensure_ascii=False)
+
+
+def _python(text: str) -> Any:
+    """A list or an object in Python's notation, which some templates write and their models repeat."""
+    try:
+        value = ast.literal_eval(text)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return ""
+    return value
 
 
 def _refuse(word: str) -> None:

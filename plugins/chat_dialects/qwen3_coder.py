@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ggfw.chat.bodies import XmlCall
 from ggfw.chat.dialect import Dialect, marks
 from ggfw.chat.format import CallForm, Format
+from ggfw.chat.tagged import TaggedCall
 from ggfw.descriptors import ChatDialect
 from ggfw.hookspecs import hookimpl
 
@@ -18,8 +18,8 @@ class Qwen3Coder(Dialect):
 
     format = Format(
         calls=(
-            CallForm("<tool_call>", XmlCall(), ("</tool_call>",), gap=("\n", "\n")),
-            CallForm("<function=", XmlCall(opened=True), ("</tool_call>",)),
+            CallForm("<tool_call>", TaggedCall(), ("</tool_call>",), gap=("\n", "\n")),
+            CallForm("<function=", TaggedCall(opened=True), ("</tool_call>",)),
         )
     )
 
