@@ -103,7 +103,7 @@ class Ingress:
             except BackPressureError:
                 return unavailable("all replicas are busy; try again", status=429)
             response = StreamingResponse(rest(first, answer), status_code=status)
-            response.raw_headers = [(k, v) for k, v in headers if k.lower() not in HOP]
+            response.raw_headers = [(k.lower(), v) for k, v in headers if k.lower() not in HOP]
             return response
         raise AssertionError("unreachable")
 

@@ -9,12 +9,23 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from ray import serve
+from ray.serve.metrics import Gauge
 
 from ggfw_ray.options import Options
 from ggfw_ray.prefix import CachedBlocks
 
 #: Names of cached blocks that a replica reports at most, the most recently used.
 MOST_BLOCKS = 20_000
+#: Field of the engine's metrics -> name and meaning of the figure in Ray's; Serve adds deployment and replica.
+FIGURES = {
+    "n_running": ("requests_running", "Requests that are running."),
+    "n_waiting": ("requests_waiting", "Requests that wait for a slot."),
+    "prompt_tokens": ("prompt_tokens", "Tokens of prompts that were evaluated."),
+    "cached_tokens": ("cached_tokens", "Tokens of prompts that needed no evaluation."),
+    "generated_tokens": ("generated_tokens", "Tokens that were drawn."),
+    "prefix_bytes": ("prefix_bytes", "Bytes that the prefix tree keeps."),
+    "prefix_evictions": ("prefix_evictions", "Nodes of the prefix tree that made way."),
+}
 #: Seconds that a single step can never take.
 STUCK = 300.0
 
@@ -49,6 +60,9 @@ class Replica:
             self.name = serve.get_replica_context().replica_id.unique_id
         except serve.exceptions.RayServeException:  # not in an actor: a test
             self.name = "none"
+        self._gauges = {
+            field: Gauge(f"ggfw_{name}", description=text) for field, (name, text) in FIGURES.items()
+        }
 
     async def _run_lifespan(self) -> None:
         """Let the application start as an ASGI server would, once."""
@@ -118,7 +132,10 @@ class Replica:
             task.cancel()
 
     def record_routing_stats(self) -> dict[str, Any]:
-        """What the router is told of this replica, every ``stats_period_s``."""
+        """What the router is told of this replica, every ``stats_period_s``; Ray's metrics get the engine's figures."""
+        now = self.model.engine.metrics()
+        for field, gauge in self._gauges.items():
+            gauge.set(getattr(now, field))
         return {"blocks": tuple(self._blocks.names()[:MOST_BLOCKS]), "running": self.model.engine.n_running}
 
     def check_health(self) -> None:
