@@ -147,11 +147,12 @@ async def warm_up(watch: Watch, args: argparse.Namespace) -> None:
     """Use every slot to its end and fill the prefix cache: what is allocated lazily is there afterwards."""
     visitor = watch.visitor
     kept = -1
-    for _ in range(50):
+    for n in range(50):
         bodies = []
         for _ in range(args.parallel):
-            ids = visitor.ids(args.ctx - 8)
-            bodies.append(json.dumps({"prompt": ids, "max_tokens": 8, "ignore_eos": True}).encode())
+            new = 8 if n else args.ctx // 8  # in the first round, all of them fill their slots at once
+            ids = visitor.ids(args.ctx - new)
+            bodies.append(json.dumps({"prompt": ids, "max_tokens": new, "ignore_eos": True}).encode())
         answers = await asyncio.gather(*(visitor.exchange("POST", "/v1/completions", b) for b in bodies))
         for status, text in answers:
             if status != 200:
