@@ -5,12 +5,13 @@ A file that lacks something is described all the same: nothing here raises for i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ggfw.errors import BackendError, GgfwError, UnknownArchitecture, UnknownQuantFormat, UnsupportedError
-from ggfw.gguf import GGUF
+from ggfw.gguf import GGUF, MetadataArray, ValueType
 from ggfw.graph.architecture import RunConfig
 from ggfw.graph.hparams import Hparams
 from ggfw.graph.pooling import pooling
@@ -178,7 +179,7 @@ def _tokenizer(gguf: GGUF, needs: list[Need]) -> Tokenizer | None:
     model, pre = gguf.get("tokenizer.ggml.model"), gguf.get("tokenizer.ggml.pre")
     name = " ".join(str(part) for part in (model, pre) if part) or "none"
     try:
-        tokenizer = Tokenizer.from_metadata(gguf.metadata)
+        tokenizer = Tokenizer.from_metadata(_without_merges(gguf.metadata))
     except GgfwError as exc:
         absent = model is None
         state = ABSENT if absent else MISSING if isinstance(exc, UnsupportedError) else BROKEN
@@ -187,6 +188,14 @@ def _tokenizer(gguf: GGUF, needs: list[Need]) -> Tokenizer | None:
     notes = "; ".join(tokenizer.warnings)
     needs.append(Need("tokenizer", name, OK, f"{tokenizer.n_vocab} tokens" + (f"; {notes}" if notes else "")))
     return tokenizer
+
+
+def _without_merges(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Metadata with a stand-in for merges that are there: nothing is encoded here, and they take long to read."""
+    merges = metadata.get("tokenizer.ggml.merges")
+    if isinstance(merges, MetadataArray) and len(merges) and merges.value_type == ValueType.STRING:
+        return ChainMap({"tokenizer.ggml.merges": ["a b"]}, metadata)  # type: ignore[arg-type]  # never written to
+    return metadata
 
 
 def _template(gguf: GGUF, tokenizer: Tokenizer | None, registry: Registry) -> Need:
