@@ -58,6 +58,7 @@ SIZE = Size()
 @setting("--unix", metavar="PATH", help="Listen on a Unix socket instead, which only its owner may use.")
 @setting("--parallel", type=COUNT, default=4, help="Requests that run at once; default: 4.")
 @setting("--max-queue", type=COUNT, default=64, help="Requests that may wait besides; default: 64.")
+@setting("--max-body", type=COUNT, default=4, metavar="MIB", help="MiB a request may have; default: 4.")
 @setting(
     "--api-key",
     "api_keys",
@@ -141,6 +142,7 @@ def serve_verb(context: click.Context, models: tuple[str, ...], **options: Any) 
                 defaults=defaults,
                 api_keys=keys or None,
                 isolate_cache=options["isolate_cache"],
+                max_body=options["max_body"] << 20,
                 cors=options["cors"] or None,
                 skills=_skills(options["skills"]),
                 ui=not options["no_ui"],
@@ -212,6 +214,7 @@ class _Served:
                 partial(self._load, path),
                 aliases=frozenset({*names, found.name} - {""}),
                 footprint=partial(self._footprint, path),
+                check=partial(self._confined.check, path),
                 facts={
                     "path": str(path),
                     "size_bytes": found.size_bytes,

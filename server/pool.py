@@ -72,6 +72,7 @@ class Entry:
         aliases: other names.
         facts: for lists while it is not loaded: ``path``, ``size_bytes``, ``architecture``, ``quant``, ``n_ctx_train``…
         footprint: tells what memory it would take; None: nobody knows.
+        check: raises where its file must not be read.
         slot: the loaded model.
         expires: seconds of the pool's clock after which it may be unloaded; None: never.
         users: requests that use it now, or wait for it.
@@ -89,6 +90,7 @@ class Entry:
     aliases: frozenset[str] = frozenset()
     facts: dict[str, Any] = field(default_factory=dict)
     footprint: Callable[[], Footprint] | None = None
+    check: Callable[[], None] = lambda: None
     slot: Slot | None = None
     expires: float | None = None
     users: int = 0

@@ -1,13 +1,23 @@
-"""Models seen differently: one that is not ours to close, or one with another chat template."""
+"""Models seen differently: one that is not ours to close, one with another chat template, one that is not loaded."""
 
 from __future__ import annotations
 
-from ggfw.chat.template import ChatTemplate
-from ggfw.engine import Engine
-from ggfw.library import Model
-from ggfw.sampling import Params
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 
-__all__ = ["model_of", "with_template"]
+from ggfw.chat.template import ChatTemplate
+from ggfw.descriptors import resolve
+from ggfw.engine import Engine
+from ggfw.gguf import GGUF
+from ggfw.graph.hparams import Hparams
+from ggfw.library import Model
+from ggfw.registry import default_registry
+from ggfw.sampling import Params
+from ggfw.tokenizer import Tokenizer
+
+__all__ = ["glimpse", "model_of", "with_template"]
 
 #: What a model works out once and what depends on its template.
 _OF_TEMPLATE = ("template", "dialect", "info")
@@ -33,3 +43,25 @@ def with_template(model: Model, source: str) -> Model:
     metadata = {**dict(model.gguf.metadata.items()), "tokenizer.chat_template": source}
     view.template = ChatTemplate.of(metadata, model.tokenizer)
     return view
+
+
+@contextmanager
+def glimpse(path: Path) -> Iterator[Model]:
+    """A model's file in the shape of a model, while the context lasts: metadata, tokenizer, template, dialect and
+    traits. No weight is read and nothing can be generated. Blocks; call it in a thread.
+
+    Raises:
+        GgfwError: the file is damaged, or nobody can run it.
+    """
+    with GGUF.open(path) as gguf:
+        spec = resolve(default_registry().architecture_for(gguf.metadata).load)
+        causal = spec.causal and bool(Hparams(gguf.metadata, gguf.architecture).get("attention.causal", True))
+        model = Model.__new__(Model)
+        model._closed = True
+        model.loaded = SimpleNamespace(  # type: ignore[assignment]
+            gguf=gguf,
+            tokenizer=Tokenizer.from_metadata(gguf.metadata),
+            architecture=SimpleNamespace(causal=causal, cacheable=causal and spec.cacheable),
+            name=str(gguf.get("general.name", None) or path.stem),
+        )
+        yield model

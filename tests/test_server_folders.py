@@ -118,6 +118,27 @@ def test_other_names_of_a_model_are_confined_too(http: httpx.Client, house: Path
     assert (house / "secret" / "secret.gguf").is_file()
 
 
+def test_looking_at_a_model_does_not_load_it(house: Path) -> None:
+    served = _Served(
+        (str(house / "models" / "own.gguf"),),
+        {"n_parallel": 1, "max_queue": 4, "threads": 1, "ctx": 128},
+        {"models_dir": str(house / "models"), "keep_alive": -1.0, "memory": None},
+    )
+    app = create_app(pool=served.pool, store=served.store)
+    with LiveServer(app) as live, httpx.Client(base_url=live.url, timeout=30) as http:
+        for verbose in (False, True):
+            before = http.post("/api/show", json={"model": "own", "verbose": verbose}).json()
+            assert http.get("/api/ps").json()["models"] == []
+            assert "completion" in before["capabilities"] and before["details"]["family"] == "llama"
+            assert before["model_info"]["llama.context_length"] == 256
+            http.post("/models/load", json={"model": "own"})
+            after = http.post("/api/show", json={"model": "own", "verbose": verbose}).json()
+            for name in ("capabilities", "template", "model_info", "modelfile", "license"):
+                assert before[name] == after[name], name
+            http.post("/api/generate", json={"model": "own", "keep_alive": 0})
+    served.pool.close()
+
+
 def test_a_file_that_becomes_a_link_is_not_loaded(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     inside = write_llama(tmp_path / "models" / "a.gguf")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from pathlib import Path
 from typing import Any
 
 from sanic import Blueprint, Request
@@ -10,12 +12,14 @@ from sanic.response import HTTPResponse, json
 
 import ggfw
 from ggfw.errors import InvalidRequest
+from ggfw.library import Model
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.ollama_chat import now
 from ggfw.server.fields import Body
 from ggfw.server.infill import can_infill
 from ggfw.server.pool import Entry, Pool
 from ggfw.server.state import served
+from ggfw.server.views import glimpse, with_template
 
 ollama_lists = Blueprint("ollama-lists")
 
@@ -57,34 +61,45 @@ async def ps(request: Request) -> HTTPResponse:
 @endpoint(ollama_lists, "POST", "/api/show", family="ollama", body=ShowBody)
 async def show(request: Request, body: ShowBody) -> HTTPResponse:
     """Describe a model: its metadata, template, parameters and what it can do."""
-    state = served(request)
-    entry = state.pool.find(named(body.model, body.name))
-    async with state.pool.lease(entry.id) as lease:
-        model = lease.model
-        metadata = model.gguf.metadata
-        shown = {}
-        for key in metadata:
-            value = metadata[key]
-            long = hasattr(value, "__len__") and not isinstance(value, str) and len(value) > SHORT
-            shown[key] = None if long and not body.verbose else _plain(value)
-        template = model.template.source
-        options = dict(entry.preset.get("options", {}))
-        if entry.preset.get("system"):
-            options.pop("system", None)
-        parameters = "\n".join(f"{k:<30} {v}" for k, values in options.items() for v in _listed(values))
-        return json(
-            {
-                "license": str(metadata.get("general.license", "")),
-                "modelfile": _modelfile(entry),
-                "parameters": parameters,
-                "template": template,
-                "system": entry.preset.get("system", ""),
-                "details": details(entry),
-                "model_info": shown,
-                "capabilities": _capabilities(model),
-                "modified_at": now(entry.created),
-            }
-        )
+    pool = served(request).pool
+    entry = pool.find(named(body.model, body.name))
+    own = entry.base or entry
+    path = own.facts.get("path")
+    if own.slot is None and path:  # looking at a model is no reason to load it
+        own.check()
+        return json(await asyncio.to_thread(_glimpsed, entry, Path(path), bool(body.verbose)))
+    async with pool.lease(entry.id) as lease:
+        return json(await asyncio.to_thread(_shown, entry, lease.model, bool(body.verbose)))
+
+
+def _glimpsed(entry: Entry, path: Path, verbose: bool) -> dict[str, Any]:
+    with glimpse(path) as model:
+        source = entry.preset.get("template")
+        return _shown(entry, with_template(model, source) if source else model, verbose)
+
+
+def _shown(entry: Entry, model: Model, verbose: bool) -> dict[str, Any]:
+    metadata = model.gguf.metadata
+    shown = {}
+    for key in metadata:
+        value = metadata[key]
+        long = hasattr(value, "__len__") and not isinstance(value, str) and len(value) > SHORT
+        shown[key] = None if long and not verbose else _plain(value)
+    options = dict(entry.preset.get("options", {}))
+    if entry.preset.get("system"):
+        options.pop("system", None)
+    parameters = "\n".join(f"{k:<30} {v}" for k, values in options.items() for v in _listed(values))
+    return {
+        "license": str(metadata.get("general.license", "")),
+        "modelfile": _modelfile(entry),
+        "parameters": parameters,
+        "template": model.template.source,
+        "system": entry.preset.get("system", ""),
+        "details": details(entry),
+        "model_info": shown,
+        "capabilities": _capabilities(model),
+        "modified_at": now(entry.created),
+    }
 
 
 def named(model: str | None, name: str | None) -> str:
