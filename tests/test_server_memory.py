@@ -8,6 +8,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import httpx
 import pytest
 from cli_support import COMMAND
 from fake_model import FakeModel, wait_until
+from fetch import Unavailable, model_path
 from live_server import LiveServer
 from served import HI, TOOLS_CHATML
 from tiny_models import write_llama
@@ -411,3 +413,28 @@ def test_models_are_in_the_order_they_are_named(tmp_path: Path) -> None:
         process.wait()
         if process.stderr is not None:
             process.stderr.close()
+
+
+TAKEN = """
+import resource, sys
+import ggfw
+with ggfw.load(sys.argv[1], ctx=2048, n_parallel=2) as model:
+    for n in range(3):
+        model.generate([5 + n] * 1900, max_tokens=8, ignore_eos=True)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+def test_needs_are_near_what_real_models_take(name: str) -> None:
+    try:
+        path = model_path(name)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    done = subprocess.run(
+        [sys.executable, "-c", TAKEN, str(path)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    taken, told = int(done.stdout), Footprint.of(path, ctx=2048, n_parallel=2).needed()
+    assert 0.7 * told <= taken <= 1.1 * told, (taken >> 20, told >> 20)
