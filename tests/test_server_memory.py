@@ -18,7 +18,6 @@ import httpx
 import pytest
 from cli_support import COMMAND
 from fake_model import FakeModel, wait_until
-from fetch import Unavailable, model_path
 from live_server import LiveServer
 from served import HI, TOOLS_CHATML
 from tiny_models import write_llama
@@ -426,12 +425,9 @@ with ggfw.load(sys.argv[1], ctx=2048, n_parallel=2) as model:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
-def test_needs_are_near_what_real_models_take(name: str) -> None:
-    try:
-        path = model_path(name)
-    except Unavailable as error:
-        pytest.skip(str(error))
+@pytest.mark.parametrize("name", ["smollm2_path", "gemma3_path"])
+def test_needs_are_near_what_real_models_take(name: str, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(name)
     done = subprocess.run(
         [sys.executable, "-c", TAKEN, str(path)], capture_output=True, text=True, timeout=300
     )
