@@ -13,7 +13,9 @@ from test_constraints_engine import SCHEMA, check
 from test_engine_equality import Rows, back_to_zero
 
 import ggfw
+from ggfw.chat.dialect import Reasoning
 from ggfw.constraints import Compiler, Grammar
+from ggfw.constraints.budget import ReasoningBudget
 from ggfw.engine import Engine
 from ggfw.library import Model
 from ggfw.request import Request
@@ -132,3 +134,22 @@ def test_ends_among_skipped_tokens() -> None:
     assert [len(batch[0][0]) for batch in model.executor.batches] == [1, MOST_AHEAD + 1]
     assert model.cache.n_pages_used() == 0
     engine.close()
+
+
+def test_the_words_that_close_a_reasoning_block() -> None:
+    """They are one step, whatever the model would have said."""
+    block = Reasoning("</think>", True, "<think>", forced="\nThat is enough.\n</think>\n\n")
+    n_forced = len(block.forced)
+    for limit in (0, 3):
+        model = FakeModel(endless=True, n_ctx=128)
+        engine = Engine(model)
+        constraint = ReasoningBudget(None, model.tokenizer, block, limit)
+        request = Request(
+            [1, 2], Params(temperature=0), constraint=constraint, max_tokens=limit + n_forced + 4
+        )
+        result = engine.submit(request).result(5)
+        assert result.text == "x" * limit + block.forced + "xxxx"
+        metrics = engine.metrics()
+        assert metrics.skipped == n_forced - -(-n_forced // (MOST_AHEAD + 1)) + (limit > 0)
+        assert metrics.steps == len(result.token_ids) - metrics.skipped
+        engine.close()
