@@ -119,14 +119,15 @@ class Dialect:
         """The result of such a call, as text of the user."""
         return messages.result_text(content)
 
-    def turn_of_calls(self, calls: Sequence[tuple[str, str]]) -> str | None:
+    def turn_of_calls(self, calls: Sequence[tuple[str, str]]) -> tuple[str, str, str] | None:
         """The calls of an earlier turn as the model wrote them, for templates that name the tools but drop the calls.
 
         Args:
             calls: (name, arguments as JSON text).
 
         Returns:
-            Text in which :func:`ggfw.chat.tracked.own` has made the family's marks; None: they stay dropped.
+            (opening mark, text, closing mark): control tokens in the marks are meant, in the text they stay text.
+            None: the calls stay dropped.
         """
         return None
 

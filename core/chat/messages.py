@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ggfw.chat.tracked import Tracked, join
+from ggfw.chat.tracked import Tracked, join, own
 from ggfw.errors import InvalidRequest
 
 #: Roles that callers may write -> the role that templates know.
@@ -216,22 +216,24 @@ def calls_as_text(
 
 
 def with_turns_of_calls(
-    messages: list[Message], write: Callable[[Sequence[tuple[str, str]]], str | None]
+    messages: list[Message], write: Callable[[Sequence[tuple[str, str]]], tuple[str, str, str] | None]
 ) -> list[Message]:
     """Messages for a template that drops calls: they go into the text of their turn, as ``write`` puts them.
 
     Args:
         messages: normalised.
-        write: [(name, arguments as JSON text)] -> text; None: leave the turn as it is.
+        write: see :meth:`ggfw.chat.dialect.Dialect.turn_of_calls`.
     """
     out: list[Message] = []
     for message in messages:
-        text = None
+        parts = None
         if "tool_calls" in message and isinstance(message["content"], str):
-            text = write([_name_and_arguments(one["function"]) for one in message["tool_calls"]])
-        if text is not None:
+            parts = write([_name_and_arguments(one["function"]) for one in message["tool_calls"]])
+        if parts is not None:
+            opening, text, closing = parts
             kept = {k: v for k, v in message.items() if k != "tool_calls"}
-            message = {**kept, "content": join((Tracked(message["content"]), text))}
+            content = join((Tracked(message["content"]), own(opening), Tracked(text), own(closing)))
+            message = {**kept, "content": content}
         out.append(message)
     return out
 

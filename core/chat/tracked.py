@@ -229,16 +229,13 @@ def join(parts: Iterable[str], sep: str = "") -> str:
 
 
 def own(text: str) -> Tracked:
-    """A text that counts as the template's own: control tokens in it are meant.
-
-    For dialects, which write their marks around text from outside where a template does not; never for that text.
-    """
+    """A text that counts as the template's own even among the values that it is given: control tokens are meant."""
     return Tracked(text, bytes(len(text)))
 
 
 def track(value: Any) -> Any:
     """Mark everything in a JSON-like value as foreign, keys too. Lists become :class:`GivenList`."""
-    if isinstance(value, Tracked):  # a text in which a dialect wrote its marks with own()
+    if isinstance(value, Tracked):  # a dialect's marks around text from outside
         return value
     if isinstance(value, str):
         return Tracked(value) if value else ""

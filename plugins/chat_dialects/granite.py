@@ -5,7 +5,8 @@ Granite 4 writes calls as Hermes does, and so has its dialect.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 
 from ggfw.chat.bodies import JsonCall
 from ggfw.chat.dialect import Dialect, Parser, marks
@@ -30,6 +31,11 @@ class Granite(Dialect):
     format = Format(calls=CALLS)
     #: With reasoning on, the system message of the template asks for a mark around the answer too.
     tagged = Format(calls=CALLS, drop=("<response>", "</response>"))
+
+    def turn_of_calls(self, calls: Sequence[tuple[str, str]]) -> tuple[str, str, str]:
+        """The template has no place for them, but shows their form when it asks for them."""
+        listed = (f'{{"name": {json.dumps(n, ensure_ascii=False)}, "arguments": {a}}}' for n, a in calls)
+        return "<|tool_call|>", f"[{', '.join(listed)}]", ""
 
     def parser(self, prompt: str, tools: Tools | None = None, *, assured: bool = False) -> Parser:
         """See :class:`ggfw.chat.dialect.Dialect`."""

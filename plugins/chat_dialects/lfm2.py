@@ -13,7 +13,6 @@ from ggfw.chat.dialect import Dialect, marks
 from ggfw.chat.format import CallForm, Format
 from ggfw.chat.reader import Chars, Reader, Sink
 from ggfw.chat.tools import Tools
-from ggfw.chat.tracked import join, own
 from ggfw.descriptors import ChatDialect
 from ggfw.hookspecs import hookimpl
 
@@ -49,9 +48,9 @@ class Lfm2(Dialect):
     special_tokens = True
     format = Format(calls=(CallForm(OPEN, Lfm2Calls(), (CLOSE,), between=""),))
 
-    def turn_of_calls(self, calls: Sequence[tuple[str, str]]) -> str:
+    def turn_of_calls(self, calls: Sequence[tuple[str, str]]) -> tuple[str, str, str]:
         """The list that the model itself wrote."""
-        return join([own(OPEN), "[" + ", ".join(_python(*call) for call in calls) + "]", own(CLOSE)])
+        return OPEN, f"[{', '.join(_python(*call) for call in calls)}]", CLOSE
 
 
 def _python(name: str, arguments: str) -> str:
@@ -61,7 +60,12 @@ def _python(name: str, arguments: str) -> str:
         given = None
     if not isinstance(given, dict):
         return f"{name}({arguments})"
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
+    return f"{name}({', '.join(f'{key}={_literal(value)}' for key, value in given.items())})"
+
+
+def _literal(value: Any) -> str:
+    """As the model's own documentation writes it: text in double quotes."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 @hookimpl
