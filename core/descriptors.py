@@ -162,6 +162,7 @@ class KernelBackend(Descriptor):
             super().problems()
             + _target_problems("probe", self.probe)
             + _target_problems("library", self.library)
+            + ([] if isinstance(self.abi, int) else [f"abi is {self.abi!r}; expected an integer"])
         )
 
 
@@ -204,8 +205,8 @@ class Skill(Descriptor):
 
     def problems(self) -> list[str]:
         found = super().problems() + _target_problems("load", self.load)
-        if not self.description:
-            found.append("description is empty")
+        if not isinstance(self.description, str) or not self.description:
+            found.append(f"description is {self.description!r}; expected text")
         return found
 
 
@@ -247,7 +248,13 @@ class SamplerStage(Descriptor):
     profile: Mapping[str, Any] | None = None
 
     def problems(self) -> list[str]:
-        return super().problems() + _target_problems("load", self.load)
+        found = super().problems() + _target_problems("load", self.load)
+        if isinstance(self.order, bool) or not isinstance(self.order, int | float) or self.order != self.order:
+            found.append(f"order is {self.order!r}; expected a number")
+        for what, value in (("params", self.params), ("profile", self.profile or {})):
+            if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+                found.append(f"{what} is {value!r}; expected a mapping from names")
+        return found
 
 
 #: All kinds, in the order ``ggfw plugins list`` shows them; a kind names its hook ``ggfw_register_<kind>``.

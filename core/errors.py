@@ -103,11 +103,15 @@ class InvalidRequest(GgfwError, ValueError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt does not fit the context: ``n_prompt_tokens`` tokens against ``n_ctx`` positions."""
+    """The prompt does not fit the context: ``n_prompt_tokens`` tokens against ``n_ctx`` positions.
 
-    def __init__(self, n_prompt_tokens: int, n_ctx: int) -> None:
+    Args:
+        more: whether it has more than ``n_prompt_tokens``, which were counted until it was clear.
+    """
+
+    def __init__(self, n_prompt_tokens: int, n_ctx: int, *, more: bool = False) -> None:
         super().__init__(
-            f"the prompt has {n_prompt_tokens} tokens and the context holds {n_ctx}; "
+            f"the prompt has {'more than ' if more else ''}{n_prompt_tokens} tokens and the context holds {n_ctx}; "
             "shorten it or raise the context size (--ctx)",
             param="messages",
         )

@@ -264,6 +264,7 @@ class Model(Evaluations):
             cache_prompt: use, and leave, evaluated prefixes; only requests with the same ``cache_key`` share them.
         """
         if isinstance(prompt, str):
+            asking.check_length(self, prompt)
             ids = self.tokenizer.encode(prompt, parse_special=parse_special)
         else:
             ids = _ids(prompt)

@@ -27,8 +27,9 @@ REQUEST_TIMEOUT = 120
 GRACE = 30.0
 #: Seconds between two looks at which models may be unloaded.
 EXPIRY = 5.0
-#: Bytes a body may have. Files are sent as streams and have no limit.
-MAX_BODY = 64 << 20
+#: Bytes a body may have: more text than a context of half a million tokens takes, and little enough that none costs
+#: others anything. Files are sent as streams and have no limit.
+MAX_BODY = 4 << 20
 
 
 def create_app(

@@ -14,6 +14,11 @@ from ggfw.request import plugin_parameters
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Unsigned = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+#: Lists whose first wrong element ends the check: else each one would be complained of.
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Integers = Annotated[list[int], Field(fail_fast=True)]
+#: More variables of a chat template.
+TemplateArgs = Annotated[dict[str, Any], Field(max_length=1000)]
 
 _PARTS = {
     "type": "array",
@@ -114,8 +119,10 @@ class SamplingFields(Body):
     repeat_penalty: Unsigned | None = None
     repetition_penalty: Unsigned | None = None
     repeat_last_n: int | None = None
-    logit_bias: dict[str, float] | list[tuple[int, float | bool]] | None = None
-    samplers: list[str] | str | None = None
+    logit_bias: dict[str, float] | Annotated[list[tuple[int, float | bool]], Field(fail_fast=True)] | None = (
+        None
+    )
+    samplers: Texts | str | None = None
     sampling_profile: str | None = None
     min_keep: int | None = None
     min_tokens: int | None = None
@@ -128,7 +135,7 @@ class SamplingFields(Body):
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_penalty_last_n: int | None = None
-    dry_sequence_breakers: list[str] | None = None
+    dry_sequence_breakers: Texts | None = None
     mirostat: int | None = None
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
@@ -137,7 +144,7 @@ class SamplingFields(Body):
     tfs_z: float | None = None
     penalize_newline: bool | None = None
     penalize_nl: bool | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: Integers | None = None
     use_beam_search: bool | None = None
     length_penalty: float | None = None
     include_stop_str_in_output: bool | None = None
@@ -148,6 +155,10 @@ class SamplingFields(Body):
     @classmethod
     def _pairs(cls, value: Any) -> Any:
         """llama-server's form: [[id, bias], ...], where false suppresses the token."""
+        if isinstance(value, dict):
+            wrong = next((k for k, bias in value.items() if type(bias) not in (int, float)), None)
+            if wrong is not None:
+                raise ValueError(f"the bias of token {wrong[:40]} must be a number")
         if not isinstance(value, list):
             return value
         for pair in value:
@@ -219,7 +230,7 @@ class ReasoningFields(Body):
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
     reasoning_budget: int | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: TemplateArgs | None = None
 
     def reasoning_options(self) -> dict[str, Any]:
         """What they are in a :class:`ggfw.server.generation.Generation`."""

@@ -82,6 +82,9 @@ class FakeTokenizer:
     def is_eog(self, token: int) -> bool:
         return token in self.eog_ids
 
+    def counted(self, text: str, most: int) -> int | None:
+        return None  # every text is encoded
+
     def encode_parts(self, parts: Sequence[tuple[str, bool]], *, add_special: bool = True) -> list[int]:
         ids = [self.bos_id] if add_special and self.add_bos else []
         for text, parse in parts:

@@ -140,6 +140,16 @@ class ServerProcess:
             "SC_PAGE_SIZE"
         )
 
+    def peak(self) -> int:
+        """Most bytes of memory that it has held since :meth:`forget_peak`."""
+        found = re.search(r"^VmHWM:\s*(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text(), re.M)
+        assert found is not None
+        return int(found[1]) << 10
+
+    def forget_peak(self) -> None:
+        """Begin to watch for :meth:`peak` anew."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
     def n_files(self) -> int:
         """Open file descriptors."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))

@@ -1,6 +1,6 @@
 """Requests that ask for much, against a server process: answered or refused at little cost, and the next goes well.
 
-Bounds: 2 s of CPU and 64 MiB above the idle process per request.
+Bounds: 2 s of CPU and, at its peak, 64 MiB above the idle process for each request.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ ASKED: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
         (200, 400),
     ),
     "100,000 messages": ({"messages": [{"role": "user", "content": "a"}] * 100_000}, (400,)),
-    "20,000 messages": ({"messages": [{"role": "user", "content": "a"}] * 20_000}, (400,)),
+    "16,000 messages": ({"messages": [{"role": "user", "content": "a"}] * 16_000}, (400,)),
+    "as many template variables as may be": ({"chat_template_kwargs": {f"k{i}": "x" for i in range(1000)}}, (200, 400)),
     "100,000 parts": ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 100_000}]}, (400,)),
     "combining marks": (says("\u0301" * 100_000), (400,)),
     "joined emoji": (says("\u200d\U0001f468" * 50_000), (400,)),
@@ -104,7 +105,7 @@ ASKED: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "200,000 unknown fields": ({f"k{i}": 1 for i in range(200_000)}, (200,)),
     "100,000 template variables": ({"chat_template_kwargs": {f"k{i}": "x" for i in range(100_000)}}, (200, 400)),
     "20,000 sequence breakers": (
-        {"dry_multiplier": 1.0, "dry_sequence_breakers": [f"b{i}" * 50 for i in range(20_000)]},
+        {"dry_multiplier": 1.0, "dry_sequence_breakers": [f"b{i}" * 20 for i in range(20_000)]},
         (400,),
     ),
     "64 sequence breakers": (
@@ -122,10 +123,48 @@ ASKED: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "arguments nested 20,000 deep": (call('{"a":' * 20_000 + "1" + "}" * 20_000), (400,)),
 }  # fmt: skip
 
+#: Bytes of the longest body.
+LIMIT = 4 << 20
+HEAD = b'{"max_tokens":1,"messages":[{"role":"user","content":"x"}]'
+
+
+def filled(before: bytes, each: bytes, after: bytes) -> bytes:
+    """A body of as many ``each`` as there is room for."""
+    return before + each * ((LIMIT - len(before) - len(after)) // len(each)) + after
+
+
+def at_the_limit() -> dict[str, tuple[bytes, tuple[int, ...]]]:
+    """Bodies of just the length that is taken, full of what costs most."""
+    keys = b",".join(b'"k%d":1' % i for i in range(290_000))
+    return {
+        "words to the limit": (filled(HEAD[:-3], b"word ", b'"}]}'), (400,)),
+        "letters to the limit": (filled(HEAD[:-3], b"q", b'"}]}'), (400,)),
+        "escapes to the limit": (filled(HEAD[:-3], b"\\u00e9", b'"}]}'), (400,)),
+        "quotes to the limit": (filled(HEAD[:-3], b'\\"', b'"}]}'), (400,)),
+        "commas in text": (filled(HEAD[:-3], b",", b'"}]}'), (400,)),
+        "messages to the limit": (
+            filled(b'{"messages":[', b'{"role":"user","content":"a"},', b'{"role":"user","content":"a"}]}'), (400,)
+        ),
+        "numbers to the limit": (filled(HEAD + b',"x":[', b"1,", b"1]}"), (400,)),
+        "lists to the limit": (filled(HEAD + b',"x":[', b"[],", b"1]}"), (400,)),
+        "objects to the limit": (filled(HEAD + b',"metadata":{"a":[', b"{},", b"1]}}"), (400,)),
+        "keys to the limit": (HEAD + b"," + keys + b"}", (200,)),
+        "variables to the limit": (HEAD + b',"chat_template_kwargs":{' + keys + b"}}", (400,)),
+        "biases that are none": (HEAD + b',"logit_bias":{' + keys.replace(b":1", b":{}") + b"}}", (400,)),
+        "stop ids that are none": (HEAD + b',"stop_token_ids":[' + b'"a",' * 290_000 + b"1]}", (400,)),
+        "schema to the limit": (
+            filled(HEAD + b',"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"enum":[',
+                   b'"value number one",', b"1]}}}}"), (400,)
+        ),
+    }  # fmt: skip
+
+
 RAW = {
-    "brackets": (b'{"messages":' + b"[" * 5_000_000, (400,)),
-    "objects": (b'{"messages":[{"role":"user","content":' + b'{"a":' * 1_000_000, (400,)),
-    "body over the limit": (b'{"messages":[],"x":"' + b"a" * (65 << 20) + b'"}', (413,)),
+    "brackets": (b'{"messages":' + b"[" * 4_000_000, (400,)),
+    "objects": (b'{"messages":[{"role":"user","content":' + b'{"a":' * 800_000, (400,)),
+    "body over the limit": (b'{"messages":[],"x":"' + b"a" * (5 << 20) + b'"}', (413,)),
+    "body far over the limit": (b'{"messages":[],"x":"' + b"a" * (65 << 20) + b'"}', (413,)),
+    **at_the_limit(),
     "long number": (b'{"messages":[],"seed":' + b"9" * 3_000_000 + b"}", (400,)),
     "bytes that are no text": (b'{"messages":[{"role":"user","content":"\xff\xfe"}]}', (400,)),
     "half a surrogate pair": (b'{"messages":[{"role":"user","content":"\\ud800"}]}', (400,)),
@@ -135,12 +174,13 @@ RAW = {
 
 
 def check(server: ServerProcess, body: bytes, right: tuple[int, ...]) -> None:
+    server.forget_peak()
     cpu, memory = server.cpu(), server.resident()
     answer = server.http.post("/v1/chat/completions", content=body)
     assert answer.status_code in right, answer.text[:500]
     if answer.status_code != 200:
         assert answer.json()["error"]["message"] and "Traceback" not in answer.text
-    spent, grown = server.cpu() - cpu, server.resident() - memory
+    spent, grown = server.cpu() - cpu, server.peak() - memory
     assert spent <= CPU_SECONDS, f"{spent:.1f} s of CPU"
     assert grown <= BYTES, f"{grown >> 20} MiB"
 

@@ -26,8 +26,8 @@ MAX_MULTIPLE = 100_000
 LOWEST_INTEGER = -(2**63) + 512
 #: Schemas inside a grammar: the place of an error in each is counted from the beginning of the text.
 MAX_INLINE = 1000
-#: Bytes of a grammar or schema.
-MAX_SIZE = 4 << 20
+#: Characters of a grammar or schema.
+MAX_SIZE = 1 << 20
 
 
 def check_size(text: str, what: str, param: str) -> None:

@@ -24,6 +24,9 @@ _TYPE_ORDER = (
     (attr.NORMAL, TokenType.NORMAL),
 )
 
+#: Characters that are encoded at a time to see whether a text is too long.
+_STRETCH = 1 << 15
+
 
 class Tokenizer:
     """Encodes and decodes with the vocabulary of one GGUF file. Thread-safe.
@@ -124,6 +127,21 @@ class Tokenizer:
             at += len(part)
         ids = self._encode("".join(texts), allowed)
         return self._with_ends(ids, single=True) if add_special else ids
+
+    def counted(self, text: str, most: int) -> int | None:
+        """Tokens of the beginning of ``text`` if they are certainly more than ``most``; None if it has to be encoded.
+
+        Texts that may fit cost nothing here: only one of more than eight characters for each token is looked at,
+        stretch by stretch, until it is clear. Control tokens are taken for text, which makes no great difference.
+        """
+        if len(text) <= 8 * most + _STRETCH:
+            return None
+        n, margin = 0, most // 8 + 64  # what the cuts between stretches may have made of the text
+        for at in range(0, len(text), _STRETCH):
+            n += len(self._encode(text[at : at + _STRETCH], []))
+            if n > most + margin:
+                return n
+        return None
 
     def _encode(self, text: str, allowed: Sequence[Span] | None) -> list[int]:
         table = self.vocab.user_table if allowed is not None and not allowed else self.vocab.control_table

@@ -9,7 +9,7 @@ from pydantic import Field
 from ggfw.constraints import Grammar
 from ggfw.errors import InvalidRequest
 from ggfw.server.calls import function_tool
-from ggfw.server.fields import Body, Messages, ObjectHint, SamplingFields, TextHint, refuse
+from ggfw.server.fields import Body, Messages, ObjectHint, SamplingFields, TemplateArgs, TextHint, refuse
 from ggfw.server.generation import Generation
 
 #: A first system block that changes with every request of one client, and would spoil every cached prefix.
@@ -58,7 +58,7 @@ class MessagesBody(SamplingFields):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: TemplateArgs | None = None
     cache_prompt: bool | None = None
     container: Any = None
     mcp_servers: list[Any] | None = None

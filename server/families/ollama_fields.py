@@ -109,7 +109,7 @@ class GenerateBody(OllamaBody):
     system: str | None = None
     template: str | None = None
     raw: bool | None = None
-    context: list[Annotated[int, Field(ge=0)]] | None = None
+    context: Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)] | None = None
     images: list[Any] | None = None
     width: int | None = None
     height: int | None = None

@@ -19,7 +19,8 @@ from ggfw.server.answers import Answers, answering
 from ggfw.server.constrained import ConstraintFields
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.openai_chat import PROGRESS, StreamOptions, head
-from ggfw.server.fields import SamplingFields, StreamFields, TextHint
+from ggfw.server.fields import Integers as Ids
+from ggfw.server.fields import SamplingFields, StreamFields, TextHint, Texts
 from ggfw.server.figures import openai_usage, prompt_progress, summed, timings, timings_so_far
 from ggfw.server.generation import Generation
 from ggfw.server.infill import infill_prompt
@@ -32,15 +33,13 @@ openai_completions = Blueprint("openai-completions")
 #: Prompts one request may have.
 MAX_PROMPTS = 128
 
-Ids = list[int]
-
 
 class CompletionBody(ConstraintFields, StreamFields, SamplingFields):
     """Body of ``POST /v1/completions``."""
 
     renamed: ClassVar[dict[str, str]] = {"messages": "prompt"}
 
-    prompt: str | list[str] | Ids | list[Ids]
+    prompt: str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)]
     model: str | None = None
     suffix: str | None = None
     echo: bool | None = None

@@ -10,7 +10,16 @@ from ggfw.chat.messages import text_of
 from ggfw.constraints import Grammar
 from ggfw.errors import InvalidRequest
 from ggfw.server.calls import function_tool
-from ggfw.server.fields import Body, FlagHint, NumberHint, ObjectHint, SamplingFields, TextHint, refuse
+from ggfw.server.fields import (
+    Body,
+    FlagHint,
+    NumberHint,
+    ObjectHint,
+    SamplingFields,
+    TemplateArgs,
+    TextHint,
+    refuse,
+)
 from ggfw.server.generation import Generation
 
 LOGPROBS = "message.output_text.logprobs"
@@ -56,7 +65,7 @@ class ResponsesBody(SamplingFields):
     stream: bool | None = None
     store: FlagHint = None
     truncation: Literal["auto", "disabled"] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: TemplateArgs | None = None
     cache_prompt: bool | None = None
     previous_response_id: str | None = None
     conversation: Any = None
