@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ggfw.cli.settings import KV_TYPE_NAMES, SPEC_NAMES, setting
+from ggfw.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from ggfw import Model
@@ -143,6 +144,18 @@ _OPTIONS = (
         help="MiB for beginnings of prompts that need no second evaluation; 0: off; default: by the cache.",
     ),
     setting(
+        "--mmap/--no-mmap",
+        default=True,
+        help="Map packed weights that an earlier start kept on disk, or pack them into memory; default: map.",
+    ),
+    setting(
+        "--mlock",
+        is_flag=True,
+        expose_value=False,
+        callback=lambda context, param, value: lock_memory() if value else None,
+        help="Keep everything in RAM, never in swap; needs the right to lock memory (ulimit -l unlimited).",
+    ),
+    setting(
         "--packed-cache-mb",
         type=click.IntRange(min=0),
         default=2048,
@@ -169,7 +182,7 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def split_load_options(options: dict[str, Any]) -> dict[str, Any]:
     """Take the loading options out of a verb's options; those not given are left to the library."""
     taken = {key: options.pop(key) for key in _KEYS if key in options}
-    packed_cache_mb = options.pop("packed_cache_mb", 0)
+    packed_cache_mb = options.pop("packed_cache_mb", 0) if options.pop("mmap", True) else 0
     if packed_cache_mb:
         from ggfw.cli.folders import packed_folder
         from ggfw.packed_cache import PackedCache
@@ -183,11 +196,37 @@ def split_load_options(options: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in taken.items() if value is not None}
 
 
+def lock_memory() -> None:
+    """Lock all pages of this process in RAM as they come to be used.
+
+    Raises:
+        InvalidRequest: the system has no such thing, or does not allow it.
+    """
+    import ctypes
+    import sys
+
+    if not sys.platform.startswith("linux"):
+        raise InvalidRequest("--mlock is for Linux; leave it out", "mlock")
+    current, future, on_fault = 1, 2, 4  # MCL_*, the same on x86-64 and arm64
+    libc = ctypes.CDLL(None, use_errno=True)
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    # With a limit the call may succeed and a later allocation fail for it, in the middle of something.
+    allowed = limit == resource.RLIM_INFINITY or os.geteuid() == 0
+    if not allowed or libc.mlockall(current | future | on_fault):
+        raise InvalidRequest(
+            "this process may not lock its memory; raise the limit (ulimit -l unlimited, LimitMEMLOCK=infinity in a "
+            "unit of systemd) or leave --mlock out",
+            "mlock",
+        )
+
+
 def loading_given(context: click.Context) -> str:
     """The first option of loading that the user typed, as ``--name``; empty when there is none."""
     from click.core import ParameterSource
 
-    for key in (*_KEYS, "packed_cache_mb", "draft", "models_dir"):
+    for key in (*_KEYS, "mmap", "packed_cache_mb", "draft", "models_dir"):
         if key in context.params and context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
             return f"--{key.replace('_', '-')}"
     return ""

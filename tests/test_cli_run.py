@@ -307,3 +307,19 @@ def test_extract_needs_a_block(cli: Cli, model: Path) -> None:
     said = cli("run", model, "Hi", "-x", "--max-tokens", "3")
     assert said.code == 1 and not said.out and "no fenced block" in said.err
     assert cli("run", model, "Hi", "-x", "--json").code == 2
+
+
+def test_packed_weights_are_mapped_or_not(cli: Cli, model: Path) -> None:
+    def kept() -> list[Path]:
+        return list(cli.home.rglob("*.packed"))
+
+    words = ("run", model, "Hi", "--raw", "--max-tokens", "2", "--seed", "1")
+    plain = cli(*words, "--no-mmap")
+    assert plain.code == 0 and not kept()
+    assert cli(*words).out == plain.out and kept()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mlockall of Linux")
+def test_memory_can_be_locked_or_says_why_not(cli: Cli, model: Path) -> None:
+    said = cli.process("run", model, "Hi", "--raw", "--max-tokens", "2", "--mlock")
+    assert said.returncode == 0 or b"may not lock its memory" in said.stderr, said.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from collections.abc import Mapping, Sequence
@@ -126,7 +127,8 @@ class GGUF:
         """Give the memory of what was read of the mapped files back; it is read again from disk where needed."""
         for shard in self._shards:
             if shard.mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
-                shard.mapping.madvise(mmap.MADV_DONTNEED)
+                with contextlib.suppress(OSError):  # a process may have locked its memory
+                    shard.mapping.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         """Unmap the files. Arrays that were taken out stay valid: the last of them unmaps its file."""
