@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from ggfw.server.errors import NotReady
 from ggfw.server.generation import Choice, Generation, check_room, submit, with_preset
 from ggfw.server.pool import Lease
 from ggfw.server.state import State, served
+from ggfw.server.streams import COMMENT, EVENTS, begin
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,40 @@ async def _submitted(
 
 
 @contextlib.asynccontextmanager
+async def leasing(
+    request: Request,
+    name: str | None,
+    *,
+    keep_alive: float | None = None,
+    beat: Callable[[], str] | None = None,
+    content_type: str = EVENTS,
+) -> AsyncIterator[Lease]:
+    """Use a model, as :meth:`ggfw.server.pool.Pool.lease` does; a stream shows meanwhile that it is alive.
+
+    Args:
+        beat: gives what a stream sends after each silence while the model is loaded; None: the answer is no stream.
+        content_type: of the stream.
+    """
+    state = served(request)
+    context = state.pool.lease(name, keep_alive=keep_alive)
+    if beat is None:
+        async with context as lease:
+            yield lease
+        return
+    async with contextlib.AsyncExitStack() as stack:
+        entering = asyncio.ensure_future(stack.enter_async_context(context))
+        try:
+            while not (await asyncio.wait((entering,), timeout=state.heartbeat))[0]:
+                await (await begin(request, content_type)).send(beat())
+        except BaseException:
+            entering.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await entering
+            raise
+        yield entering.result()
+
+
+@contextlib.asynccontextmanager
 async def answering(
     request: Request,
     name: str | None,
@@ -233,7 +268,8 @@ async def answering(
         if lease is not None:
             held = lease
         else:
-            held = await stack.enter_async_context(state.pool.lease(name, keep_alive=keep_alive))
+            beat = (lambda: COMMENT) if streaming else None
+            held = await stack.enter_async_context(leasing(request, name, keep_alive=keep_alive, beat=beat))
         preset = held.entry.preset
         own = getattr(request.ctx, "ggfw_key", None) if state.isolate_cache else None
         if isinstance(wanted, Generation):

@@ -11,6 +11,7 @@ from sanic import Blueprint, Request
 
 from ggfw.errors import InvalidRequest
 from ggfw.server.fields import Body
+from ggfw.server.streams import fail
 
 Handler = Callable[..., Awaitable[Any]]
 
@@ -80,8 +81,12 @@ def endpoint(
             checked = body.model_validate_json(content)
             try:
                 return await handler(request, checked, *args, **kwargs)
-            except InvalidRequest as error:
-                raise _renamed(error, checked.names()) from None
+            except Exception as error:
+                if isinstance(error, InvalidRequest):
+                    error = _renamed(error, checked.names())
+                if await fail(request, error):  # a stream had begun, to show that it waits for its model
+                    return None
+                raise error from None
 
         summary = (handler.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
         declared = DECLARED.setdefault(blueprint.name, [])

@@ -13,7 +13,7 @@ from sanic import Request
 from sanic.exceptions import SanicException
 
 from ggfw.errors import GgfwError
-from ggfw.server.errors import body_of, problem_of
+from ggfw.server.errors import body_of, family_of, problem_of
 from ggfw.server.state import served
 
 EVENTS = "text/event-stream; charset=utf-8"
@@ -44,6 +44,31 @@ def line(data: Any) -> str:
     return encode(data) + "\n"
 
 
+async def begin(request: Request, content_type: str = EVENTS, headers: dict[str, str] | None = None) -> Any:
+    """The stream that answers ``request``, begun now if it has not been."""
+    stream = getattr(request.ctx, "ggfw_stream", None)
+    if stream is None:
+        stream = await request.respond(content_type=content_type, headers={**HEADERS, **(headers or {})})
+        request.ctx.ggfw_stream, request.ctx.ggfw_lines = stream, content_type == LINES
+    return stream
+
+
+async def fail(request: Request, error: BaseException) -> bool:
+    """Write an error into the stream that has been begun, in the family's form, and end it; False: there is none."""
+    stream = getattr(request.ctx, "ggfw_stream", None)
+    if stream is None:
+        return False
+    problem = problem_of(error)
+    served(request).refused(request, problem, error)
+    body = body_of(request, problem)
+    if request.ctx.ggfw_lines:
+        await stream.send(line(body))
+    else:
+        await stream.send(event(body, "error" if family_of(request) == "anthropic" else None))
+    await stream.eof()
+    return True
+
+
 async def send(
     request: Request,
     frames: AsyncIterator[str],
@@ -65,7 +90,7 @@ async def send(
             event or a line with the body.
         headers: more of the response's.
     """
-    response: Any = await request.respond(content_type=content_type, headers={**HEADERS, **(headers or {})})
+    response = await begin(request, content_type, headers)
     state = served(request)
     seconds = state.heartbeat if every is None else every
     last = time.monotonic()

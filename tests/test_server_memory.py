@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -20,10 +21,11 @@ from cli_support import COMMAND
 from fake_model import FakeModel, wait_until
 from live_server import LiveServer
 from served import HI, TOOLS_CHATML
+from test_server_operation import STREAMS, read_until
 from tiny_models import write_llama
 
 import ggfw
-from ggfw.errors import ModelNotFound
+from ggfw.errors import GgfwError, ModelNotFound
 from ggfw.footprint import Footprint, MemoryShort
 from ggfw.library import Model
 from ggfw.server import create_app
@@ -72,6 +74,10 @@ class Several:
         self.contexts.append((name, ctx))
         self.made[name] = FakeModel(f"I am {name}", template=TOOLS_CHATML, n_ctx=512)
         return Model(self.made[name])  # type: ignore[arg-type]
+
+    def fail(self, ctx: int | None = None) -> Model:
+        assert self.gate.wait(10)
+        raise GgfwError("the disk is gone")
 
     def __enter__(self) -> Several:
         self.live.__enter__()
@@ -240,6 +246,58 @@ def test_a_client_that_leaves_while_a_model_is_loaded_leaves_nothing_behind() ->
         assert entry.slot is not None and entry.slot.users == 0 and not entry.slot.model.engine.scheduler
         assert server.made["a"].executor.n_fed == 0, "nothing was evaluated for nobody"
         assert server.says("a") == "I am a"
+
+
+BEATS = {"/api/chat": b'"content":""', "/api/generate": b'"response":""'}
+
+
+def streamed(server: Several, path: str, model: str = "a") -> socket.socket:
+    """Send a request for a stream and read nothing."""
+    data = json.dumps({**STREAMS[path], "model": model}).encode()
+    sock = socket.create_connection(("127.0.0.1", server.live.port))
+    sock.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+    return sock
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_streams_show_that_they_are_alive_while_their_model_is_loaded(path: str) -> None:
+    with Several({"a": 300}, memory=500) as server:
+        server.gate.clear()
+        sock = streamed(server, path)
+        sign = BEATS.get(path, b": still here")
+        read_until(sock, lambda seen: seen.count(sign) >= 3)
+        server.gate.set()
+        rest = read_until(sock, lambda seen: seen.endswith(b"0\r\n\r\n"))
+        assert '"error":{' not in rest and '"error":"' not in rest and "I" in rest
+        sock.close()
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_an_error_after_a_stream_had_to_begin_is_in_the_stream(path: str) -> None:
+    with Several({"a": 300}, memory=500) as server:
+        server.gate.clear()
+        good, server.pool.entries["a"].load = server.pool.entries["a"].load, server.fail
+        sock = streamed(server, path)
+        read_until(sock, lambda seen: seen.count(BEATS.get(path, b": still here")) >= 2)
+        server.gate.set()
+        rest = read_until(sock, lambda seen: seen.endswith(b"0\r\n\r\n"))
+        assert "the disk is gone" in rest and ('"error":{' in rest or '"error":"' in rest)
+        assert ("event: error" in rest) == (path == "/v1/messages")
+        sock.close()
+        server.pool.entries["a"].load = good
+        assert server.says("a") == "I am a", "the server goes on"
+
+
+def test_leaving_while_a_stream_waits_for_its_model() -> None:
+    with Several({"a": 300}, memory=500) as server:
+        server.gate.clear()
+        sock = streamed(server, "/v1/chat/completions")
+        read_until(sock, lambda seen: seen.count(b": still here") >= 2)
+        sock.close()
+        wait_until(lambda: server.pool.entries["a"].users == 0)
+        server.gate.set()
+        wait_until(lambda: server.pool.entries["a"].slot is not None)
+        assert server.made["a"].executor.n_fed == 0
 
 
 # -- files that break ------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from ggfw.errors import InvalidRequest
 from ggfw.library import Model
 from ggfw.request import new_id
 from ggfw.result import Result
-from ggfw.server.answers import Answers, answering
+from ggfw.server.answers import Answers, answering, leasing
 from ggfw.server.constrained import ConstraintFields
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.openai_chat import PROGRESS
@@ -24,7 +24,6 @@ from ggfw.server.figures import prompt_progress, timings, timings_so_far
 from ggfw.server.generation import Generation
 from ggfw.server.infill import infill_prompt
 from ggfw.server.logprobs import numbered_logprobs
-from ggfw.server.state import served
 from ggfw.server.streams import COMMENT, event, send
 
 llama_server = Blueprint("llama-server")
@@ -113,14 +112,14 @@ class InfillBody(RawBody):
 @endpoint(llama_server, "POST", "/completion", family="openai", body=CompletionBody)
 async def completion(request: Request, body: CompletionBody) -> HTTPResponse | None:
     """Continue a raw prompt: text, token ids, or a list with both."""
-    async with served(request).pool.lease(body.model) as lease:
+    async with leasing(request, body.model, beat=(lambda: COMMENT) if body.stream else None) as lease:
         return await _answer(request, body, _prompt(lease.model, body.prompt), lease)
 
 
 @endpoint(llama_server, "POST", "/infill", family="openai", body=InfillBody)
 async def infill(request: Request, body: InfillBody) -> HTTPResponse | None:
     """Fill the gap between a prefix and a suffix."""
-    async with served(request).pool.lease(body.model) as lease:
+    async with leasing(request, body.model, beat=(lambda: COMMENT) if body.stream else None) as lease:
         prompt = infill_prompt(
             lease.model,
             body.input_prefix,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timezone
 from typing import Any
 
@@ -12,7 +13,7 @@ from sanic.response import HTTPResponse, json, text
 from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from ggfw.request import new_id
 from ggfw.result import Result, ToolCall
-from ggfw.server.answers import Answers, answering
+from ggfw.server.answers import Answers, answering, leasing
 from ggfw.server.calls import arguments_object
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.ollama_fields import ChatBody, GenerateBody, OllamaBody
@@ -29,8 +30,9 @@ async def chat(request: Request, body: ChatBody) -> HTTPResponse | None:
     """Answer a conversation; without messages, load or unload the model."""
     if not body.messages:
         return await _load(request, body, {"message": {"role": "assistant", "content": ""}})
-    async with served(request).pool.lease(body.model, keep_alive=body.seconds) as lease:
-        return await _answer(request, body, body.generation(), lease, _Chat(body))
+    shape = _Chat(body)
+    async with _leasing(request, body, shape) as lease:
+        return await _answer(request, body, body.generation(), lease, shape)
 
 
 @endpoint(ollama_chat, "POST", "/api/generate", family="ollama", body=GenerateBody)
@@ -38,8 +40,15 @@ async def generate(request: Request, body: GenerateBody) -> HTTPResponse | None:
     """Answer a prompt; without one, load or unload the model."""
     if not body.prompt and not body.suffix:
         return await _load(request, body, {"response": ""})
-    async with served(request).pool.lease(body.model, keep_alive=body.seconds) as lease:
-        return await _answer(request, body, body.generation(lease.model), lease, _Generate(body))
+    shape = _Generate(body)
+    async with _leasing(request, body, shape) as lease:
+        return await _answer(request, body, body.generation(lease.model), lease, shape)
+
+
+def _leasing(request: Request, body: OllamaBody, shape: _Shape) -> AbstractAsyncContextManager[Lease]:
+    # Streaming is the default here. A heartbeat is a line with empty content: clients parse every line.
+    beat = None if body.stream is False else lambda: line(shape.piece(""))
+    return leasing(request, body.model, keep_alive=body.seconds, beat=beat, content_type=LINES)
 
 
 async def _answer(

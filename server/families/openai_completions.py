@@ -15,7 +15,7 @@ from ggfw.library import Model
 from ggfw.request import new_id
 from ggfw.result import Result
 from ggfw.sampling import TokenLogprob
-from ggfw.server.answers import Answers, answering
+from ggfw.server.answers import Answers, answering, leasing
 from ggfw.server.constrained import ConstraintFields
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.openai_chat import PROGRESS, StreamOptions, head
@@ -25,7 +25,6 @@ from ggfw.server.figures import openai_usage, prompt_progress, summed, timings, 
 from ggfw.server.generation import Generation
 from ggfw.server.infill import infill_prompt
 from ggfw.server.logprobs import legacy_logprobs
-from ggfw.server.state import served
 from ggfw.server.streams import COMMENT, DONE, event, send
 
 openai_completions = Blueprint("openai-completions")
@@ -121,7 +120,7 @@ class CompletionBody(ConstraintFields, StreamFields, SamplingFields):
 async def completions(request: Request, body: CompletionBody) -> HTTPResponse | None:
     """Continue one or several prompts."""
     id = new_id("cmpl")
-    async with served(request).pool.lease(body.model) as lease:
+    async with leasing(request, body.model, beat=(lambda: COMMENT) if body.stream else None) as lease:
         wanted = body.generations(lease.model)
         async with answering(
             request, body.model, wanted, id=id, streaming=bool(body.stream), lease=lease
