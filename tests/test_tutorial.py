@@ -220,7 +220,7 @@ def free_port() -> int:
         return port
 
 
-def shell(script: str, folder: Path, home: Path, *, timeout: int = 1500) -> str:
+def shell(script: str, folder: Path, home: Path, *, timeout: int = 3600) -> str:
     """Run a script that stops at its first failing command; its output, both streams."""
     home.mkdir(exist_ok=True)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("GGFW", "VIRTUAL_ENV", "PYTHON", "XDG"))}
