@@ -16,12 +16,12 @@ __all__ = ["draw", "page"]
 
 #: Colour of a box by the family of its op: first match of the beginning counts.
 _FAMILIES = (
-    (("attention", "mla"), 1, "attention"),
-    (("linear", "moe", "experts"), 0, "matrices"),
-    (("rms_norm", "layer_norm", "norm", "group_norm", "l2_norm"), 2, "norms"),
+    (("attention",), 1, "attention"),
+    (("linear", "moe_"), 0, "matrices"),
+    (("rms_norm", "layer_norm", "l2_norm"), 2, "norms"),
     (("embed", "gather", "pool"), 4, "look-up"),
-    (("ssm", "conv", "delta", "mamba", "scan", "gated_delta", "short_conv", "state"), 3, "recurrent"),
-    (("",), 5, "per element"),
+    (("ssm_scan", "short_conv", "gated_delta_rule"), 3, "recurrent"),
+    (("",), 5, "per element, and ops of plugins"),
 )
 _HEIGHT, _GAP, _RANK = 38.0, 18.0, 62.0
 _EDGE = 16.0
