@@ -185,6 +185,16 @@ def test_every_architecture_is_on_the_page() -> None:
     assert known == told
 
 
+def test_every_page_is_in_the_site() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert f" {page.relative_to(ROOT / 'docs')}\n" in nav, page.name
+    index = (ROOT / "docs" / "decisions" / "index.md").read_text(encoding="utf-8")
+    decisions = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+    assert [page.name[:4] for page in decisions] == [f"{n:04d}" for n in range(1, len(decisions) + 1)]
+    assert all(f"({page.name})" in index for page in decisions)
+
+
 def test_pictures_and_tables_are_up_to_date() -> None:
     said = subprocess.run(
         [sys.executable, str(ROOT / ".ci" / "pictures.py"), "--check"], capture_output=True, text=True
