@@ -185,6 +185,16 @@ def test_every_architecture_is_on_the_page() -> None:
     assert known == told
 
 
+def test_every_public_name_is_in_the_reference() -> None:
+    import ggfw
+
+    text = (ROOT / "docs" / "reference" / "library.md").read_text(encoding="utf-8")
+    whole = re.findall(r"^::: ggfw\.([\w.]+)$", text, re.M)
+    for name in ggfw.__all__:
+        module = ggfw._MODULE_OF.get(name)
+        assert module is None or module in whole or f"{module}.{name}" in whole, name
+
+
 def test_every_page_is_in_the_site() -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for page in (ROOT / "docs").rglob("*.md"):
