@@ -230,6 +230,34 @@ def test_control_tokens_come_from_the_template_alone(template: str, text: str) -
     assert len(wanted) > 2 and text in prompt.text
 
 
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_names_and_descriptions_of_tools_are_text(template: str) -> None:
+    """Also the name itself, in a definition, a call, a result and a skill's list."""
+    source = TEMPLATES[template]
+
+    def rendered(name: str) -> list[str]:
+        call = {"id": "abcdefgh1", "name": name, "arguments": {name: name}}
+        messages = [
+            user("u"),
+            assistant(tool_calls=[call]),
+            tool("t", call_id="abcdefgh1", name=name),
+            user("u"),
+        ]
+        offered = [
+            {
+                "type": "function",
+                "function": {"name": name, "description": name, "parameters": {"title": name}},
+            }
+        ]
+        found = ChatTemplate(source, bos_token="<s>", eos_token=END)
+        if not found.capabilities.tools:
+            said = dialect(family(source)).tool_prompt(Tools.of(offered))
+            messages = with_instructions(messages, said)
+        return controls(found.render(messages, tools=offered))
+
+    assert rendered("".join(MARKS)) == rendered("probe")
+
+
 @given(st.lists(st.sampled_from([*MARKS, *"<|>[]｜ \n", "a"]), max_size=8).map("".join))
 @settings(max_examples=15, deadline=None)
 def test_any_mixture_of_marks_stays_text(text: str) -> None:
