@@ -45,7 +45,7 @@ def compiler(glibc: str) -> dict[str, str]:
     import cross  # type: ignore[import-not-found]
 
     machine = os.uname().machine
-    return {**os.environ, "CC": f"{' '.join(cross.zig_command())} -target {machine}-linux-gnu.{glibc}"}
+    return {**os.environ, "CC": f"{' '.join(cross.zig_command())} -target {machine}-linux-gnu.{glibc} -g0"}
 
 
 def deserved(wheel: Path, python: str) -> str:
