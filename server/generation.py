@@ -173,6 +173,7 @@ def _request(model: Model, wanted: Generation, options: dict[str, Any], id: str)
 
 def _adapted(request: Request, wanted: Generation) -> Request:
     if wanted.context:
+        request.of_text = False  # the client's own ids, perhaps none of the vocabulary, are taken as they are
         # The earlier exchange has its own BOS.
         request.prompt = [
             *wanted.context,
