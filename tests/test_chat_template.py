@@ -189,10 +189,10 @@ HOSTILE = [
 @pytest.mark.parametrize("source", HOSTILE)
 def test_hostile_templates_fail_soon(source: str) -> None:
     messages = [user("hi")]
-    start = time.monotonic()
+    start = time.thread_time()  # of this thread: a busy machine counts for nothing
     with pytest.raises(TemplateError):
         render(source, messages)
-    assert time.monotonic() - start < 10  # on a quiet machine under 2
+    assert time.thread_time() - start < 2
     assert messages == [user("hi")]
 
 
