@@ -86,44 +86,41 @@ TOOLS = [function("f")]
 FAMILIES: dict[str, Family] = {
     "/v1/chat/completions": Family(
         {"messages": HI},
-        "audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens "
-        "messages "
-        "metadata modalities model moderation n parallel_tool_calls prediction presence_penalty prompt_cache_key "
-        "prompt_cache_options prompt_cache_retention reasoning_effort response_format safety_identifier seed "
-        "service_tier "
-        "stop store stream stream_options temperature tool_choice tools top_logprobs top_p user verbosity "
-        "web_search_options",
+        "audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens "
+        "max_tokens messages metadata modalities model moderation n parallel_tool_calls prediction "
+        "presence_penalty prompt_cache_key prompt_cache_options prompt_cache_retention reasoning_effort "
+        "response_format safety_identifier seed service_tier stop store stream stream_options temperature "
+        "tool_choice tools top_logprobs top_p user verbosity web_search_options",
         {
-            **SAMPLING, **EXTRAS, **FORMS, **REASONING, "messages": (HI, "x"), "model": ("fake", 5), "n": (1, 0),
-            "max_tokens": (5, "x"), "max_completion_tokens": (5, 0), "stop": (["x"], 5), "stream": (False, "x"),
-            "stream_options": ({"include_usage": True, "include_obfuscation": False}, "x"), "logprobs": (True, 3),
-            "top_logprobs": (None, 21), "tools": (TOOLS, [{"type": "function"}]), "tool_choice": ("auto", 5),
-            "parallel_tool_calls": (True, "x"), "system_prompt": ("x", 5), "cache_prompt": (True, "x"),
-            "return_progress": (True, "x"), "timings_per_token": (True, "x"), "ignore_eos": (False, "x"),
-            "add_generation_prompt": (True, "x"), "reasoning": ({"effort": "low"}, "x"),
+            **SAMPLING, **EXTRAS, **FORMS, **REASONING, "messages": (HI, "x"), "model": ("fake", 5),
+            "n": (1, 0), "max_tokens": (5, "x"), "max_completion_tokens": (5, 0), "stop": (["x"], 5),
+            "stream": (False, "x"),
+            "stream_options": ({"include_usage": True, "include_obfuscation": False}, "x"),
+            "logprobs": (True, 3), "top_logprobs": (None, 21), "tools": (TOOLS, [{"type": "function"}]),
+            "tool_choice": ("auto", 5), "parallel_tool_calls": (True, "x"), "system_prompt": ("x", 5),
+            "cache_prompt": (True, "x"), "return_progress": (True, "x"), "timings_per_token": (True, "x"),
+            "ignore_eos": (False, "x"), "add_generation_prompt": (True, "x"),
+            "reasoning": ({"effort": "low"}, "x"),
         },
         {
-            **UNDONE, "audio": (None, {"voice": "x"}), "function_call": (None, "auto"), "functions": ([],
-            [{"name": "f"}]),
-            "modalities": (["text"], ["audio"]), "moderation": (None, {"model": "x"}), "prediction": (None,
-            {"type": "x"}),
-            "verbosity": ("medium", "low"), "web_search_options": (None, {"a": 1}), "reasoning_format": ("auto",
-            "none"),
-            "parse_tool_calls": (True, False),
+            **UNDONE, "audio": (None, {"voice": "x"}), "function_call": (None, "auto"),
+            "functions": ([], [{"name": "f"}]), "modalities": (["text"], ["audio"]),
+            "moderation": (None, {"model": "x"}), "prediction": (None, {"type": "x"}),
+            "verbosity": ("medium", "low"), "web_search_options": (None, {"a": 1}),
+            "reasoning_format": ("auto", "none"), "parse_tool_calls": (True, False),
         },
         {**OPENAI_HINTS, "metadata": OBJECT, "id_slot": NUMBER},
     ),
     "/v1/completions": Family(
         {"prompt": "x"},
         "best_of echo frequency_penalty logit_bias logprobs max_tokens model n presence_penalty prompt seed "
-        "stop stream "
-        "stream_options suffix temperature top_p user",
+        "stop stream stream_options suffix temperature top_p user",
         {
-            **SAMPLING, **EXTRAS, **FORMS, "prompt": ("x", 5), "model": ("fake", 5), "n": (1, 0), "best_of": (1, 5),
-            "max_tokens": (5, "x"), "stop": (["x"], 5), "stream": (False, "x"), "suffix": (None, "x"), "echo": (True,
-            "x"),
-            "stream_options": ({"include_usage": True}, "x"), "logprobs": (1, 21), "cache_prompt": (True, "x"),
-            "return_progress": (True, "x"), "timings_per_token": (True, "x"), "ignore_eos": (False, "x"),
+            **SAMPLING, **EXTRAS, **FORMS, "prompt": ("x", 5), "model": ("fake", 5), "n": (1, 0),
+            "best_of": (1, 5), "max_tokens": (5, "x"), "stop": (["x"], 5), "stream": (False, "x"),
+            "suffix": (None, "x"), "echo": (True, "x"), "stream_options": ({"include_usage": True}, "x"),
+            "logprobs": (1, 21), "cache_prompt": (True, "x"), "return_progress": (True, "x"),
+            "timings_per_token": (True, "x"), "ignore_eos": (False, "x"),
         },
         UNDONE,
         {"user": TEXT},
@@ -132,9 +129,7 @@ FAMILIES: dict[str, Family] = {
         {"input": "x"},
         "dimensions encoding_format input model user",
         {
-            "input": ("x", 5),
-            "model": ("fake", 5),
-            "dimensions": (4, 0),
+            "input": ("x", 5), "model": ("fake", 5), "dimensions": (4, 0),
             "encoding_format": ("base64", "hex"),
         },
         {},
@@ -143,27 +138,25 @@ FAMILIES: dict[str, Family] = {
     "/v1/responses": Family(
         {"input": "x"},
         "access_programs background background_options context_management conversation image include input "
-        "instructions "
-        "max_output_tokens max_tool_calls metadata model moderation parallel_tool_calls previous_response_id prompt "
-        "prompt_cache_key prompt_cache_options prompt_cache_retention reasoning safety_identifier service_tier "
-        "store stream "
-        "stream_options temperature text tool_choice tools top_logprobs top_p truncation user",
+        "instructions max_output_tokens max_tool_calls metadata model moderation parallel_tool_calls "
+        "previous_response_id prompt prompt_cache_key prompt_cache_options prompt_cache_retention reasoning "
+        "safety_identifier service_tier store stream stream_options temperature text tool_choice tools "
+        "top_logprobs top_p truncation user",
         {
-            **{k: v for k, v in SAMPLING.items() if k in ("temperature", "top_p", "seed")}, **EXTRAS, "input": ("x",
-            5),
-            "model": ("fake", 5), "instructions": ("x", 5), "max_output_tokens": (20, 0), "include": ([], "x"),
-            "metadata": ({"a": "b"}, "x"), "parallel_tool_calls": (True, "x"), "reasoning": ({"effort": "low"}, "x"),
-            "stream": (False, "x"), "text": ({"format": {"type": "text"}, "verbosity": "medium"},
-            {"format": {"type": "x"}}),
+            **{k: v for k, v in SAMPLING.items() if k in ("temperature", "top_p", "seed")}, **EXTRAS,
+            "input": ("x", 5), "model": ("fake", 5), "instructions": ("x", 5), "max_output_tokens": (20, 0),
+            "include": ([], "x"), "metadata": ({"a": "b"}, "x"), "parallel_tool_calls": (True, "x"),
+            "reasoning": ({"effort": "low"}, "x"), "stream": (False, "x"),
+            "text": ({"format": {"type": "text"}, "verbosity": "medium"}, {"format": {"type": "x"}}),
             "tool_choice": ("auto", 5), "top_logprobs": (1, 21), "cache_prompt": (True, "x"),
             "tools": ([{"type": "function", "name": "f", "parameters": {}}], [5]),
             "chat_template_kwargs": ({"a": 1}, "x"),
         },
         {
-            **UNDONE, "access_programs": (None, ["x"]), "background": (False, True), "background_options": (None,
-            {"a": 1}),
-            "context_management": (None, [{"type": "x"}]), "conversation": (None, "x"), "image": (None, {"a": 1}),
-            "moderation": (None, {"a": 1}), "previous_response_id": (None, "x"), "prompt": (None, {"id": "x"}),
+            **UNDONE, "access_programs": (None, ["x"]), "background": (False, True),
+            "background_options": (None, {"a": 1}), "context_management": (None, [{"type": "x"}]),
+            "conversation": (None, "x"), "image": (None, {"a": 1}), "moderation": (None, {"a": 1}),
+            "previous_response_id": (None, "x"), "prompt": (None, {"id": "x"}),
             "truncation": ("disabled", "auto"),
         },
         {**OPENAI_HINTS, "max_tool_calls": NUMBER, "stream_options": OBJECT},
@@ -171,9 +164,8 @@ FAMILIES: dict[str, Family] = {
     "/v1/messages": Family(
         {"messages": HI, "max_tokens": 5},
         "cache_control container diagnostics inference_geo max_tokens messages metadata model output_config "
-        "service_tier "
-        "speed stop_sequences stream system temperature thinking tool_choice tools top_k top_p user_profile_id "
-        "workspace_id",
+        "service_tier speed stop_sequences stream system temperature thinking tool_choice tools top_k top_p "
+        "user_profile_id workspace_id",
         {
             **{k: v for k, v in SAMPLING.items() if k in ("temperature", "top_p", "seed")}, **EXTRAS,
             "messages": (HI, "x"), "max_tokens": (5, 0), "model": ("fake", 5), "stream": (False, "x"),
@@ -186,8 +178,7 @@ FAMILIES: dict[str, Family] = {
         {**UNDONE, "container": (None, "x"), "mcp_servers": ([], [{"url": "x"}])},
         {
             "cache_control": OBJECT, "diagnostics": OBJECT, "inference_geo": TEXT, "metadata": OBJECT,
-            "service_tier": TEXT,
-            "speed": TEXT, "user_profile_id": TEXT, "workspace_id": TEXT,
+            "service_tier": TEXT, "speed": TEXT, "user_profile_id": TEXT, "workspace_id": TEXT,
         },
     ),
     "/api/chat": Family(
@@ -201,14 +192,13 @@ FAMILIES: dict[str, Family] = {
     ),
     "/api/generate": Family(
         {"model": "fake", "prompt": "x", "stream": False},
-        "context format height images keep_alive logprobs model options prompt raw steps stream suffix system "
-        "template "
-        "think top_logprobs width",
+        "context format height images keep_alive logprobs model options prompt raw steps stream suffix "
+        "system template think top_logprobs width",
         {
             "context": ([5], ["a"]), "format": ("", "xml"), "keep_alive": ("5m", "abc"), "logprobs": (True, 5),
-            "model": ("fake", 5), "options": ({}, "x"), "prompt": ("x", 5), "raw": (False, "x"), "stream": (False,
-            "x"),
-            "suffix": (None, "x"), "system": ("x", 5), "think": (False, "sideways"), "top_logprobs": (1, 21),
+            "model": ("fake", 5), "options": ({}, "x"), "prompt": ("x", 5), "raw": (False, "x"),
+            "stream": (False, "x"), "suffix": (None, "x"), "system": ("x", 5), "think": (False, "sideways"),
+            "top_logprobs": (1, 21),
         },
         {
             "height": (None, 5), "width": (None, 5), "steps": (None, 5), "images": ([], ["x"]),
@@ -218,9 +208,9 @@ FAMILIES: dict[str, Family] = {
     "/api/chat options": Family(
         {"model": "fake", "messages": HI, "stream": False},
         "embedding_only f16_kv frequency_penalty logits_all low_vram main_gpu mirostat mirostat_eta "
-        "mirostat_tau num_batch "
-        "num_ctx num_gpu num_keep num_predict num_thread numa penalize_newline presence_penalty repeat_last_n "
-        "repeat_penalty seed stop temperature tfs_z top_k top_p typical_p use_mlock use_mmap vocab_only",
+        "mirostat_tau num_batch num_ctx num_gpu num_keep num_predict num_thread numa penalize_newline "
+        "presence_penalty repeat_last_n repeat_penalty seed stop temperature tfs_z top_k top_p typical_p "
+        "use_mlock use_mmap vocab_only",
         {
             **SAMPLING, **EXTRAS, "num_predict": (5, "x"), "num_ctx": (64, 10**6), "stop": (["x"], 5),
             "ignore_eos": (False, "x"),
@@ -248,14 +238,13 @@ FAMILIES: dict[str, Family] = {
     ),
     "/completion": Family(
         {"prompt": "x"},
-        "prompt n_predict temperature top_k top_p min_p typical_p repeat_penalty repeat_last_n presence_penalty "
-        "frequency_penalty dry_multiplier dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers "
-        "xtc_probability xtc_threshold mirostat mirostat_tau mirostat_eta grammar json_schema seed ignore_eos "
-        "logit_bias "
-        "n_probs min_keep t_max_predict_ms id_slot cache_prompt return_tokens samplers timings_per_token "
-        "return_progress "
-        "post_sampling_probs response_fields lora stream stop n_keep n_indent n_discard n_cache_reuse grammar_lazy "
-        "grammar_triggers preserved_tokens n_cmpl dynatemp_range dynatemp_exponent top_n_sigma",
+        "prompt n_predict temperature top_k top_p min_p typical_p repeat_penalty repeat_last_n "
+        "presence_penalty frequency_penalty dry_multiplier dry_base dry_allowed_length dry_penalty_last_n "
+        "dry_sequence_breakers xtc_probability xtc_threshold mirostat mirostat_tau mirostat_eta grammar "
+        "json_schema seed ignore_eos logit_bias n_probs min_keep t_max_predict_ms id_slot cache_prompt "
+        "return_tokens samplers timings_per_token return_progress post_sampling_probs response_fields lora "
+        "stream stop n_keep n_indent n_discard n_cache_reuse grammar_lazy grammar_triggers preserved_tokens "
+        "n_cmpl dynatemp_range dynatemp_exponent top_n_sigma",
         {
             **SAMPLING, **EXTRAS, **FORMS, "prompt": ("x", 5), "n_predict": (5, "x"), "max_tokens": (5, "x"),
             "model": ("fake", 5), "n_probs": (1, 200), "stop": (["x"], 5), "stream": (False, "x"),
@@ -263,10 +252,10 @@ FAMILIES: dict[str, Family] = {
             "ignore_eos": (False, "x"), "return_tokens": (True, "x"),
         },
         {
-            **UNDONE, "post_sampling_probs": (False, True), "lora": ([], [{"id": 0}]), "image_data": ([], [{"id": 0}]),
-            "response_fields": ([], ["x"]), "t_max_predict_ms": (-1, 100), "n_indent": (0, 4),
-            "grammar_lazy": (False, True), "grammar_triggers": ([], ["x"]), "preserved_tokens": ([], ["x"]),
-            "n_cmpl": (1, 2),
+            **UNDONE, "post_sampling_probs": (False, True), "lora": ([], [{"id": 0}]),
+            "image_data": ([], [{"id": 0}]), "response_fields": ([], ["x"]), "t_max_predict_ms": (-1, 100),
+            "n_indent": (0, 4), "grammar_lazy": (False, True), "grammar_triggers": ([], ["x"]),
+            "preserved_tokens": ([], ["x"]), "n_cmpl": (1, 2),
         },
         {"id_slot": NUMBER, "n_keep": NUMBER, "n_discard": NUMBER, "n_cache_reuse": NUMBER},
     ),

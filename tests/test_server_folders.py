@@ -236,6 +236,25 @@ def test_a_derived_model_may_come_from_a_path_or_an_everyday_name(tmp_path: Path
     assert base is not None and base.id == "a"
 
 
+def test_a_derived_model_can_be_the_one_that_is_served(tmp_path: Path) -> None:
+    path = write_llama(tmp_path / "plain.gguf")
+    write(tmp_path, "pirate", **{"from": str(path), "system": "Arr.", "template": SHOUT})
+    served = _Served(
+        ("pirate",),
+        {"n_parallel": 1, "max_queue": 4, "threads": 1, "ctx": 128},
+        {"models_dir": str(tmp_path), "keep_alive": -1.0, "memory": None},
+    )
+    served.load()
+    app = create_app(pool=served.pool, store=served.store)
+    with LiveServer(app) as live, httpx.Client(base_url=live.url, timeout=30) as http:
+        states = {row["id"]: row["state"] for row in http.get("/models").json()["models"]}
+        assert states == {"plain": "loaded", "pirate": "loaded"}
+        assert http.post("/apply-template", json={"messages": HI}).json()["prompt"].endswith("ARR.HI!")
+        plain = http.post("/apply-template", json={"messages": HI, "model": "plain"}).json()["prompt"]
+        assert "Arr" not in plain and "<|im_start|>" in plain
+    served.pool.close()
+
+
 @pytest.mark.parametrize("how", ["create", "file"])
 def test_the_template_of_a_derived_model_is_its_own(tmp_path: Path, how: str) -> None:
     if how == "file":
