@@ -132,6 +132,33 @@ def test_every_dialect_has_a_table(name: str) -> None:
     assert len(table(name)) >= 20
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_hold_what_goes_wrong(name: str) -> None:
+    """In every table: several calls, arguments beyond ASCII, a mark of the family inside arguments, a call behind text
+    and one behind reasoning, and blocks that break or are cut, which stay text.
+    """
+    rows, form = table(name), dialect(name).format
+    marks = [mark for call in form.calls for mark in (call.open, *call.close) if mark] or ["{", "<|"]
+    called = [row for row in rows if row.get("calls")]
+
+    def written(value: Any) -> str:
+        if isinstance(value, dict):
+            value = list(value.values())
+        return " ".join(map(written, value)) if isinstance(value, list) else str(value)
+
+    assert any(len(row["calls"]) > 1 for row in called), "two calls"
+    assert any(not written(row["calls"]).isascii() for row in called), "arguments beyond ASCII"
+    assert any(mark.strip() in written(row["calls"]) for row in called for mark in marks), (
+        "marks in arguments"
+    )
+    assert any(row.get("text") for row in called), "text and a call"
+    assert any(not row.get("calls") and any(mark in row["output"] for mark in marks) for row in rows), (
+        "no call"
+    )
+    if form.reasoning or form.channels:
+        assert any(row.get("reasoning") for row in called), "reasoning before a call"
+
+
 @pytest.mark.parametrize(("name", "n"), ROWS)
 def test_row(name: str, n: int) -> None:
     """Whole, by characters, cut at every place and at random pairs of places; without tools nothing is a call."""
