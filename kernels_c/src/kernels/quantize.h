@@ -36,31 +36,17 @@ static void quantize_columns8(const float *x, int32_t n, int32_t begin, int32_t 
         total[i] = (float)((double)d[2 * i] * sum[2 * i] + (double)d[2 * i + 1] * sum[2 * i + 1]);
 }
 
-/* 16 columns to both planes; returns the sum. Adding 1.5 * 2^23 and taking it off rounds to the nearest even integer; the
- * compiler makes vectors of it. */
-VF_INLINE int32_t quantize_planes(const float *x, float d, int8_t *high, int8_t *low) {
-    int32_t sum = 0;
-    for (int i = 0; i < 16; i++) {
-        int32_t v = (int32_t)((x[i] / d + 12582912.0f) - 12582912.0f), h = (v + 64) >> 7;
-        high[i] = (int8_t)h;
-        low[i] = (int8_t)(v - h * 128);
-        sum += v;
-    }
-    return sum;
-}
-
 static void quantize_columns16(const float *x, int32_t n, int32_t begin, int32_t end, uint8_t *row) {
     float *d = (float *)(row + activation_scales(GGFW_Q16, n));
     int32_t *sum = (int32_t *)(row + activation_sums(GGFW_Q16, n));
     float *total = (float *)(row + activation_totals(GGFW_Q16, n));
     for (int32_t at = begin; at < end; at += 32, x += 32) {
         int8_t *high = (int8_t *)row + 2 * at, *low = high + 32;
-        uint32_t first = vf_largest_bits16(x), second = vf_largest_bits16(x + 16);
-        float scale = d[at / 32] = quantize_scale(first > second ? first : second, 16256.0f);
+        float scale = d[at / 32] = quantize_scale(vf_largest_bits32(x), 16256.0f);
         int32_t *s = sum + at / 16;
         if (scale > 0.0f) {
-            s[0] = quantize_planes(x, scale, high, low);
-            s[1] = quantize_planes(x + 16, scale, high + 16, low + 16);
+            s[0] = vf_quantize_planes16(x, scale, high, low);
+            s[1] = vf_quantize_planes16(x + 16, scale, high + 16, low + 16);
         } else {
             memset(high, 0, 64);
             s[0] = s[1] = 0;

@@ -185,19 +185,46 @@ VF_INLINE uint32_t vf_largest_bits16(const float *a) {
     return (uint32_t)_mm_cvtsi128_si32(x);
 }
 
-/* q = round(a / d) for 16 columns; returns their sum. */
-VF_INLINE int32_t vf_quantize16(const float *a, float d, int8_t *q) {
-    __m256 by = _mm256_set1_ps(d);
-    __m256i x = _mm256_cvtps_epi32(_mm256_div_ps(_mm256_loadu_ps(a), by));
-    __m256i y = _mm256_cvtps_epi32(_mm256_div_ps(_mm256_loadu_ps(a + 8), by));
+/* Columns 0-7 and 8-15 as bytes, in order. */
+VF_INLINE void vf_store_bytes16(int8_t *q, __m256i x, __m256i y) {
     __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x, y), 0xd8);
     __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128((void *)q, bytes);
+}
+
+VF_INLINE int32_t vf_sum_ints16(__m256i x, __m256i y) {
     __m256i sum = _mm256_add_epi32(x, y);
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1));
     return _mm_cvtsi128_si32(s);
+}
+
+/* The same of 32 columns. */
+VF_INLINE uint32_t vf_largest_bits32(const float *a) {
+    uint32_t first = vf_largest_bits16(a), second = vf_largest_bits16(a + 16);
+    return first > second ? first : second;
+}
+
+/* q = round(a / d) for 16 columns; returns their sum. */
+VF_INLINE int32_t vf_quantize16(const float *a, float d, int8_t *q) {
+    __m256 by = _mm256_set1_ps(d);
+    __m256i x = _mm256_cvtps_epi32(_mm256_div_ps(_mm256_loadu_ps(a), by));
+    __m256i y = _mm256_cvtps_epi32(_mm256_div_ps(_mm256_loadu_ps(a + 8), by));
+    vf_store_bytes16(q, x, y);
+    return vf_sum_ints16(x, y);
+}
+
+/* round(a / d) = 128 high + low for 16 columns; returns their sum. */
+VF_INLINE int32_t vf_quantize_planes16(const float *a, float d, int8_t *high, int8_t *low) {
+    __m256 by = _mm256_set1_ps(d);
+    __m256i half = _mm256_set1_epi32(64);
+    __m256i x = _mm256_cvtps_epi32(_mm256_div_ps(_mm256_loadu_ps(a), by));
+    __m256i y = _mm256_cvtps_epi32(_mm256_div_ps(_mm256_loadu_ps(a + 8), by));
+    __m256i xh = _mm256_srai_epi32(_mm256_add_epi32(x, half), 7), yh = _mm256_srai_epi32(_mm256_add_epi32(y, half), 7);
+    vf_store_bytes16(high, xh, yh);
+    vf_store_bytes16(low, _mm256_sub_epi32(x, _mm256_slli_epi32(xh, 7)), _mm256_sub_epi32(y, _mm256_slli_epi32(yh, 7)));
+    return vf_sum_ints16(x, y);
 }
 
 #endif

@@ -119,10 +119,26 @@ VF_INLINE uint32_t vf_largest_bits16(const float *a) {
     return (uint32_t)_mm512_reduce_max_epi32(x);
 }
 
+/* The same of 32 columns. */
+VF_INLINE uint32_t vf_largest_bits32(const float *a) {
+    __m512i mask = _mm512_set1_epi32(0x7fffffff);
+    __m512i x = _mm512_and_si512(_mm512_loadu_si512(a), mask), y = _mm512_and_si512(_mm512_loadu_si512(a + 16), mask);
+    return (uint32_t)_mm512_reduce_max_epi32(_mm512_max_epi32(x, y));
+}
+
 /* q = round(a / d) for 16 columns; returns their sum. */
 VF_INLINE int32_t vf_quantize16(const float *a, float d, int8_t *q) {
     __m512i v = _mm512_cvtps_epi32(_mm512_div_ps(_mm512_loadu_ps(a), _mm512_set1_ps(d)));
     _mm_storeu_si128((void *)q, _mm512_cvtepi32_epi8(v));
+    return _mm512_reduce_add_epi32(v);
+}
+
+/* round(a / d) = 128 high + low for 16 columns; returns their sum. */
+VF_INLINE int32_t vf_quantize_planes16(const float *a, float d, int8_t *high, int8_t *low) {
+    __m512i v = _mm512_cvtps_epi32(_mm512_div_ps(_mm512_loadu_ps(a), _mm512_set1_ps(d)));
+    __m512i h = _mm512_srai_epi32(_mm512_add_epi32(v, _mm512_set1_epi32(64)), 7);
+    _mm_storeu_si128((void *)high, _mm512_cvtepi32_epi8(h));
+    _mm_storeu_si128((void *)low, _mm512_cvtepi32_epi8(_mm512_sub_epi32(v, _mm512_slli_epi32(h, 7))));
     return _mm512_reduce_add_epi32(v);
 }
 

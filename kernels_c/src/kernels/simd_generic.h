@@ -179,6 +179,12 @@ static inline uint32_t vf_largest_bits16(const float *a) {
     return top;
 }
 
+/* The same of 32 columns. */
+static inline uint32_t vf_largest_bits32(const float *a) {
+    uint32_t first = vf_largest_bits16(a), second = vf_largest_bits16(a + 16);
+    return first > second ? first : second;
+}
+
 /* q = round(a / d) for 16 columns; returns their sum. */
 static inline int32_t vf_quantize16(const float *a, float d, int8_t *q) {
     int32_t sum = 0;
@@ -186,6 +192,18 @@ static inline int32_t vf_quantize16(const float *a, float d, int8_t *q) {
         float rounded = (a[i] / d + 12582912.0f) - 12582912.0f; /* nearest even */
         int32_t v = (int32_t)rounded;
         q[i] = (int8_t)v;
+        sum += v;
+    }
+    return sum;
+}
+
+/* round(a / d) = 128 high + low for 16 columns; returns their sum. */
+static inline int32_t vf_quantize_planes16(const float *a, float d, int8_t *high, int8_t *low) {
+    int32_t sum = 0;
+    for (int i = 0; i < 16; i++) {
+        int32_t v = (int32_t)((a[i] / d + 12582912.0f) - 12582912.0f), h = (v + 64) >> 7; /* nearest even */
+        high[i] = (int8_t)h;
+        low[i] = (int8_t)(v - h * 128);
         sum += v;
     }
     return sum;
