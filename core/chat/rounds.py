@@ -145,10 +145,11 @@ class Rounds:
         """What the client sees of a delta: calls only once it is sure that they are the caller's."""
         shown: Sequence[Delta]
         if isinstance(delta, ToolCallDelta):
-            shown = [replace(one, index=self._first + one.index) for one in self._see_call(delta)]
-            if not shown:
+            calls = [replace(one, index=self._first + one.index) for one in self._see_call(delta)]
+            if not calls:
                 return
-            self._n_shown = max(self._n_shown, 1 + max(one.index for one in shown))
+            self._n_shown = max(self._n_shown, 1 + max(one.index for one in calls))
+            shown = calls
         else:
             joined = self._text if isinstance(delta, TextDelta) else self._reasoning
             text = joined.shown(delta.text)
