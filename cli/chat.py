@@ -19,7 +19,7 @@ from ggfw.cli.generating import (
     split_generation_options,
     stats_option,
 )
-from ggfw.cli.loading import load_options, model_argument, split_load_options
+from ggfw.cli.loading import default_name, load_options, model_argument, split_load_options
 from ggfw.cli.profiling import profile_option, profiling
 from ggfw.cli.settings import setting, verb
 from ggfw.errors import InvalidRequest
@@ -88,6 +88,7 @@ def chat(
     from ggfw.cli.loading import load_model
     from ggfw.cli.resolve import find_model
 
+    name = name or default_name()
     path, preset = find_preset(name, models_dir)
     path = path or _model_path(name, models_dir)
     options["system"], generation = with_preset(preset, options["system"], generation)

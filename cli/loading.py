@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ggfw import Model
 
 __all__ = [
-    "COUNT", "is_offline", "load_model", "load_options", "loading_given", "model_argument", "models_dir_option",
-    "split_load_options",
+    "COUNT", "default_name", "is_offline", "load_model", "load_options", "loading_given", "model_argument",
+    "models_dir_option", "split_load_options",
 ]  # fmt: skip
 
 
@@ -72,6 +72,28 @@ _OFFLINE = setting(
     callback=_note_offline,
     help="Fetch nothing; use what is there.",
 )
+
+
+def _note_default(context: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value:
+        context.meta[DEFAULT_MODEL] = value
+
+
+#: Key of the context's ``meta`` for the model that is meant where none is named.
+DEFAULT_MODEL = "ggfw.default_model"
+_DEFAULT_MODEL = setting(
+    "--default-model",
+    metavar="MODEL",
+    expose_value=False,
+    callback=_note_default,
+    help="What is meant where no MODEL is named; default: SmolLM2-135M-Instruct. For the configuration file.",
+)
+
+
+def default_name() -> str | None:
+    """The user's own default model, if any."""
+    context = click.get_current_context(silent=True)
+    return context.meta.get(DEFAULT_MODEL) if context is not None else None
 
 
 def models_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -163,6 +185,7 @@ _OPTIONS = (
         metavar="MB",
         help="MiB on disk for weights in the layout that the kernels read, which make later starts faster; 0: none.",
     ),
+    _DEFAULT_MODEL,
     models_dir_option,
 )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ggfw.cli import terminal
 from ggfw.cli.derived import read_preset
 from ggfw.cli.folders import all_models, cache_folder, download_folder, model_folders
-from ggfw.cli.loading import is_offline
+from ggfw.cli.loading import default_name, is_offline
 from ggfw.errors import AmbiguousModel, GgfwError, ModelNotFound, SourceError
 
 if TYPE_CHECKING:
@@ -133,6 +133,8 @@ def catalogue_file(name: str) -> str:
 
 def default_model(models_dir: str | None) -> Path:
     """Return the default model's file, from the folders or the cache, else fetched."""
+    if name := default_name():
+        return find_model(name, models_dir)
     from ggfw.catalogue import DEFAULT, installed
 
     there = installed(DEFAULT, [*model_folders(models_dir), cache_folder()])

@@ -23,7 +23,7 @@ from ggfw.cli.generating import (
     split_generation_options,
     stats_option,
 )
-from ggfw.cli.loading import load_options, model_argument, split_load_options
+from ggfw.cli.loading import default_name, load_options, model_argument, split_load_options
 from ggfw.cli.profiling import profile_option, profiling
 from ggfw.cli.settings import setting, verb
 
@@ -68,6 +68,7 @@ def run_verb(words: tuple[str, ...], **options: Any) -> int:
     model_name, said = split_words(words, models_dir, server)
     prompt = whole_prompt(said)
     remote = _remote(model_name, server)
+    model_name = model_name or default_name()
     if not prompt:
         if not terminal.interactive():
             raise click.UsageError("there is no prompt; give it as an argument or through a pipe")

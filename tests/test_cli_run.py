@@ -323,3 +323,15 @@ def test_packed_weights_are_mapped_or_not(cli: Cli, model: Path) -> None:
 def test_memory_can_be_locked_or_says_why_not(cli: Cli, model: Path) -> None:
     said = cli.process("run", model, "Hi", "--raw", "--max-tokens", "2", "--mlock")
     assert said.returncode == 0 or b"may not lock its memory" in said.stderr, said.stderr
+
+
+def test_the_default_model_is_the_users(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("run", "some words", "--raw", "--max-tokens", "2", "--seed", "1")
+    named = cli("run", model, *words[1:])
+    assert named.code == 0
+    assert cli(*words, "--default-model", model).out == named.out
+    monkeypatch.setenv("GGFW_DEFAULT_MODEL", str(model))
+    assert cli(*words).out == named.out
+    assert cli("bench", "-p", "4", "-n", "2", "--repeat", "1").code == 0
+    monkeypatch.setenv("GGFW_DEFAULT_MODEL", "nowhere-to-be-found")
+    assert "nowhere-to-be-found" in cli(*words).error
