@@ -2,8 +2,9 @@
 """Write a random model of real proportions, for speed only: `python bench/synthetic.py nemotron_h OUT.gguf`.
 
 Matrices are random blocks whose products keep the scale of their input, so that nothing overflows and no layer is
-skipped by zeros; what the model says means nothing. About 300 million parameters:
+skipped by zeros; what the model says means nothing. About 300 million parameters, llama 1.1 billion:
 
+    llama         22 layers, 32 heads of 64 (4 for keys and values), SwiGLU of 5632; 2048 columns
     nemotron_h    13 Mamba-2 layers (32 heads of 64, 128 states, 8 groups), 13 FFN, 2 attention; 1024 columns
     qwen35        9 delta nets (16 heads of 128) and 3 attention layers, each with SwiGLU; 1024 columns
 """
@@ -41,6 +42,21 @@ def q4_0(rng: np.random.Generator, n_values: int, n_in: int) -> np.ndarray:
     return blocks
 
 
+def q4_k(rng: np.random.Generator, n_values: int, n_in: int) -> np.ndarray:
+    """Random Q4_K blocks: (n_blocks, 144) uint8. A 6-bit scale times a 4-bit code: a deviation of about 300 d."""
+    blocks = rng.integers(0, 256, (n_values // 256, 144), np.uint8)
+    blocks[:, :2] = np.frombuffer(np.float16(1 / (300 * n_in**0.5)).tobytes(), np.uint8)
+    blocks[:, 2:4] = np.frombuffer(np.float16(7.5 / (300 * n_in**0.5)).tobytes(), np.uint8)
+    return blocks
+
+
+def q6_k(rng: np.random.Generator, n_values: int, n_in: int) -> np.ndarray:
+    """Random Q6_K blocks: (n_blocks, 210) uint8. An int8 scale times a code of -32 to 31: deviation about 1350 d."""
+    blocks = rng.integers(0, 256, (n_values // 256, 210), np.uint8)
+    blocks[:, 208:] = np.frombuffer(np.float16(1 / (1350 * n_in**0.5)).tobytes(), np.uint8)
+    return blocks
+
+
 def f16(rng: np.random.Generator, n_values: int, n_in: int) -> np.ndarray:
     """Normal F16 values as bytes."""
     return (rng.standard_normal(n_values, np.float32) / n_in**0.5).astype(np.float16).view(np.uint8)
@@ -49,8 +65,48 @@ def f16(rng: np.random.Generator, n_values: int, n_in: int) -> np.ndarray:
 TYPES: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = {
     "Q8_0": q8_0,
     "Q4_0": q4_0,
+    "Q4_K": q4_k,
+    "Q6_K": q6_k,
     "F16": f16,
 }
+#: A mixture: Q6_K where llama.cpp's Q4_K_M has it (output, half of the attn_v and ffn_down), Q4_K elsewhere.
+Q4_K_M = "Q4_K_M"
+
+
+def type_of(name: str, type_name: str, n_layer: int) -> str:
+    """The type of a matrix in a model of ``type_name``."""
+    if type_name != Q4_K_M:
+        return type_name
+    if name == "output.weight":
+        return "Q6_K"
+    if not name.endswith(("attn_v.weight", "ffn_down.weight")):
+        return "Q4_K"
+    layer = int(name.split(".")[1])
+    first, last = n_layer // 8, 7 * n_layer // 8
+    return "Q6_K" if layer < first or layer >= last or (layer - first) % 3 == 2 else "Q4_K"
+
+
+def llama() -> tuple[dict[str, Any], Shapes]:
+    """Keys and tensors of a llama of the 1B class."""
+    n_layer, n_embd, n_head, n_kv, d, n_ff = 22, 2048, 32, 4, 64, 5632
+    keys = {
+        "embedding_length": n_embd,
+        "feed_forward_length": n_ff,
+        "attention.head_count": n_head,
+        "attention.head_count_kv": n_kv,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.dimension_count": d,
+    }
+    shapes: Shapes = {"output.weight": (N_VOCAB, n_embd)}
+    for i in range(n_layer):
+        layer: Shapes = {
+            "attn_norm.weight": (n_embd,), "attn_q.weight": (n_head * d, n_embd), "attn_k.weight": (n_kv * d, n_embd),
+            "attn_v.weight": (n_kv * d, n_embd), "attn_output.weight": (n_embd, n_head * d),
+            "ffn_norm.weight": (n_embd,), "ffn_gate.weight": (n_ff, n_embd), "ffn_up.weight": (n_ff, n_embd),
+            "ffn_down.weight": (n_embd, n_ff),
+        }  # fmt: skip
+        shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
+    return keys | {"block_count": n_layer}, shapes
 
 
 def nemotron_h() -> tuple[dict[str, Any], Shapes]:
@@ -135,7 +191,11 @@ def ssm_keys(d_inner: int, n_head: int, n_state: int, n_group: int) -> dict[str,
     }  # fmt: skip
 
 
-MODELS: dict[str, Callable[[], tuple[dict[str, Any], Shapes]]] = {"nemotron_h": nemotron_h, "qwen35": qwen35}
+MODELS: dict[str, Callable[[], tuple[dict[str, Any], Shapes]]] = {
+    "llama": llama,
+    "nemotron_h": nemotron_h,
+    "qwen35": qwen35,
+}
 
 
 def vector(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -150,18 +210,21 @@ def vector(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.nd
     return (mean + 0.1 * rng.standard_normal(shape)).astype(np.float32)
 
 
-def tensors(shapes: Shapes, type_name: str, seed: int) -> Iterator[tuple[str, Any]]:
+def tensors(shapes: Shapes, type_name: str, seed: int, n_layer: int) -> Iterator[tuple[str, Any]]:
     """Names and data for the writer; matrices are made when it is their turn."""
     for i, (name, shape) in enumerate(shapes.items()):
         rng = np.random.default_rng((seed, i))
         if len(shape) < 2 or "conv1d" in name or "ssm_norm" in name or name.endswith(("ssm_a", "ssm_d")):
             yield name, vector(rng, name, shape)
         else:
+            own = type_of(name, type_name, n_layer)
 
-            def load(rng: np.random.Generator = rng, shape: tuple[int, ...] = shape) -> np.ndarray:
-                return TYPES[type_name](rng, prod(shape), shape[-1]).reshape(-1)
+            def load(
+                rng: np.random.Generator = rng, shape: tuple[int, ...] = shape, own: str = own
+            ) -> np.ndarray:
+                return TYPES[own](rng, prod(shape), shape[-1]).reshape(-1)
 
-            yield name, (load, shape, type_name)
+            yield name, (load, shape, own)
 
 
 def vocabulary() -> dict[str, Any]:
@@ -184,7 +247,8 @@ def vocabulary() -> dict[str, Any]:
 def write(architecture: str, path: Path, type_name: str = "Q8_0", seed: int = 0) -> int:
     """Write a model; returns its number of parameters."""
     keys, shapes = MODELS[architecture]()
-    shapes = {"token_embd.weight": (N_VOCAB, N_EMBD), "output_norm.weight": (N_EMBD,), **shapes}
+    n_embd = keys.get("embedding_length", N_EMBD)
+    shapes = {"token_embd.weight": (N_VOCAB, n_embd), "output_norm.weight": (n_embd,), **shapes}
     common = {"context_length": 4096, "embedding_length": N_EMBD, "vocab_size": N_VOCAB}
     meta = {
         "general.architecture": architecture,
@@ -192,7 +256,7 @@ def write(architecture: str, path: Path, type_name: str = "Q8_0", seed: int = 0)
         **{f"{architecture}.{key}": value for key, value in (common | keys).items()},
         **vocabulary(),
     }
-    write_gguf(path, meta, tensors(shapes, type_name, seed))
+    write_gguf(path, meta, tensors(shapes, type_name, seed, keys["block_count"]))
     return sum(map(prod, shapes.values()))
 
 
@@ -201,7 +265,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write a random model of real proportions, for speed only.")
     parser.add_argument("architecture", choices=sorted(MODELS))
     parser.add_argument("path", type=Path, metavar="OUT.gguf")
-    parser.add_argument("--type", default="Q8_0", choices=sorted(TYPES))
+    parser.add_argument("--type", default="Q8_0", choices=[*sorted(TYPES), Q4_K_M])
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     n = write(args.architecture, args.path, args.type, args.seed)
