@@ -161,7 +161,9 @@ class ChatDialectChecks(Checks[ChatDialect]):
         deltas: list[Delta] = [d for piece in pieces for d in parser.push(piece)] + parser.finish()
         calls: dict[int, list[str]] = {}
         for d in deltas:
-            if isinstance(d, ToolCallDelta):
+            if isinstance(d, ToolCallDelta) and d.withdrawn:
+                del calls[d.index]
+            elif isinstance(d, ToolCallDelta):
                 call = calls.setdefault(d.index, ["", ""])
                 call[0] += d.name
                 call[1] += d.arguments

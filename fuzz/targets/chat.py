@@ -143,7 +143,7 @@ def dialects() -> Target:
     )
 
     def collect(parser: Any, pieces: list[str]) -> tuple[Any, ...]:
-        text, reasoning, calls = "", "", {}
+        text, reasoning, calls, gone = "", "", {}, set()
         deltas = [d for p in pieces for d in parser.push(p)] + parser.finish()
         for d in deltas:
             if isinstance(d, TextDelta):
@@ -151,13 +151,16 @@ def dialects() -> Target:
             elif isinstance(d, ReasoningDelta):
                 reasoning += d.text
             elif isinstance(d, ToolCallDelta):
-                known, arguments = calls.get(d.index, ("", ""))
-                calls[d.index] = (known or d.name, arguments + d.arguments)
+                assert d.index not in gone, "more of a call that was withdrawn"
+                known, arguments = calls.pop(d.index, ("", ""))
+                if d.withdrawn:
+                    gone.add(d.index)
+                else:
+                    calls[d.index] = (known or d.name, arguments + d.arguments)
         for name, arguments in calls.values():
             assert name, "a call without a name"
-            if len(arguments) < 256:  # long ones are streamed before their end is known
-                assert isinstance(json.loads(arguments or "{}"), dict), f"arguments are {arguments!r}"
-        assert sorted(calls) == list(range(len(calls))), "indices with gaps"
+            assert isinstance(json.loads(arguments), dict), f"arguments are {arguments!r}"
+        assert sorted([*calls, *gone]) == list(range(len(calls) + len(gone))), "indices with gaps"
         return text, reasoning, calls
 
     def run(data: bytes) -> None:
