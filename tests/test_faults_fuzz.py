@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
+from fuzz import native  # noqa: E402
 from fuzz.choices import Choices, cuts, spoiled  # noqa: E402
 from fuzz.driver import fuzz  # noqa: E402
 from fuzz.target import TARGETS  # noqa: E402
@@ -59,5 +60,15 @@ def test_fuzzers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(ROOT)
     result = fuzz(name, 3, seed=random.SystemRandom().randrange(10**6), engine="mutate", findings=tmp_path)
     told = [path.read_text("utf-8", "replace")[-1500:] for path in (tmp_path / name).glob("*.txt")]
+    assert not result["findings"], "\n".join(told)
+    assert result["executions"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(native.compiler() is None, reason="there is no clang with libFuzzer")
+@pytest.mark.parametrize("name", list(native.TARGETS))
+def test_native_fuzzers(name: str, tmp_path: Path) -> None:
+    result = native.fuzz(name, 3, seed=random.SystemRandom().randrange(10**6), findings=tmp_path)
+    told = [path.read_text("utf-8", "replace")[-3000:] for path in (tmp_path / name).glob("told.txt")]
     assert not result["findings"], "\n".join(told)
     assert result["executions"] > 0

@@ -17,7 +17,7 @@ static int64_t domain_rows(const ggfw_run *run, int32_t domain) {
 static int rows_fit(const ggfw_executor *e, const ggfw_view *v, int64_t n_rows, int64_t bytes) {
     /* The limits first, else the sum could wrap. */
     if (v->offset < 0 || v->stride < 0 || v->offset > e->arena_bytes || v->stride > e->arena_bytes || bytes < 0 ||
-        bytes > e->arena_bytes)
+        bytes > e->arena_bytes || v->offset % 4 != 0 || v->stride % 4 != 0)
         return 0;
     return n_rows == 0 || v->offset + (n_rows - 1) * v->stride + bytes <= e->arena_bytes;
 }
