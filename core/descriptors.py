@@ -147,6 +147,8 @@ class KernelBackend(Descriptor):
         abi: the ``ggfw_kernels_abi()`` it was built for.
         executor: returns the path of an executor library, for the one package that ships it.
         bindings: returns the path of the generated cffi module (``ffi``) of the headers the executor was built with.
+        missing: returns what this machine lacks where ``probe`` gives 0 ("AMX-TILE, AMX-BF16"), "" where that cannot be
+            said; for the message of those who choose it by name.
     """
 
     kind: ClassVar[str] = "kernel_backends"
@@ -156,6 +158,7 @@ class KernelBackend(Descriptor):
     abi: int = 2
     executor: str | Callable[[], str] | None = None
     bindings: str | Callable[[], str] | None = None
+    missing: str | Callable[[], str] | None = None
 
     def problems(self) -> list[str]:
         return (

@@ -221,7 +221,7 @@ class Registry:
             score = 0
         else:
             if score <= 0:
-                self._set_row(offer, "available", "cannot run on this machine")
+                self._set_row(offer, "available", _why_not_here(offer.descriptor))
         with self._lock:
             return self._scores.setdefault(backend, max(score, 0))
 
@@ -284,6 +284,14 @@ class Registry:
 
 def _key(offer: Offer) -> tuple[str, str, str]:
     return offer.kind, offer.descriptor.name, offer.origin.plugin
+
+
+def _why_not_here(backend: KernelBackend) -> str:
+    try:
+        missing = "" if backend.missing is None else str(resolve(backend.missing)())
+    except Exception as exc:
+        missing = describe(exc)
+    return "cannot run on this machine" + (f", which lacks {missing}" if missing else "")
 
 
 def _why_shadowed(winner: Offer, loser: Offer) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import sys
 from functools import cache
+from typing import Any
 
 from ggfw.errors import BackendError
 
-__all__ = ["bindings_path", "executor_path", "get_include", "library_path", "usable"]
+__all__ = ["bindings_path", "executor_path", "get_include", "library_path", "missing", "usable"]
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _SUFFIX = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
@@ -90,6 +91,31 @@ def usable(path: str) -> bool:
             ("usable", ctypes.CFUNCTYPE(ctypes.c_int32)),
         ]
 
+    library = _opened(path)
+    library.ggfw_kernels.restype = ctypes.POINTER(Table)
+    return bool(library.ggfw_kernels().contents.usable())
+
+
+def missing(path: str) -> str:
+    """Return what processor and system lack to run a kernel library, by name; "" when nothing, or when it does not say.
+
+    Raises:
+        BackendError: see :func:`usable`.
+    """
+    import ctypes
+
+    try:
+        say = _opened(path).ggfw_kernels_missing
+    except AttributeError:  # a library of somebody else need not have it
+        return ""
+    say.restype = ctypes.c_char_p
+    return (say() or b"").decode("ascii", "replace")
+
+
+@cache
+def _opened(path: str) -> Any:
+    import ctypes
+
     try:
         library = ctypes.CDLL(path)
         library.ggfw_kernels_abi.restype = ctypes.c_int32
@@ -98,8 +124,7 @@ def usable(path: str) -> bool:
         raise BackendError(f"{path} is not a kernel library: {exc}") from exc
     if abi != ABI:
         raise BackendError(f"{path} was built for kernel ABI {abi}, this ggfw has {ABI}; build it anew")
-    library.ggfw_kernels.restype = ctypes.POINTER(Table)
-    return bool(library.ggfw_kernels().contents.usable())
+    return library
 
 
 def _path(name: str) -> str:

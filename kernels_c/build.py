@@ -32,17 +32,30 @@ INCLUDE = HERE / "include"
 LIBRARIES = HERE / "lib"
 OBJECTS = HERE.parent / "build" / "kernels"
 
-#: Flags of each instruction set by processor family. A unit is compiled if its source exists.
+#: Flags of each instruction set by processor family. A unit is compiled if its source exists. Its kernels get the
+#: flags; its probe does not, because that is called before anybody knows whether the kernels can run.
 UNITS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
         "generic": (),
         "avx2": ("-mavx2", "-mfma", "-mf16c"),
+        "avxvnni": ("-mavx2", "-mfma", "-mf16c", "-mavxvnni"),
         "avx512": (
             "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx2", "-mfma", "-mf16c",
         ),
+        "amx": (
+            "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx2", "-mfma", "-mf16c",
+            "-mavx512bf16", "-mamx-tile", "-mamx-bf16",
+        ),
     },
-    "aarch64": {"generic": ()},
+    "aarch64": {
+        "generic": (),
+        "neon": (),
+        "dotprod": ("-march=armv8.2-a+dotprod",),
+        "i8mm": ("-march=armv8.2-a+dotprod+i8mm",),
+    },
 }  # fmt: skip
+#: Units that have every op, and the encoders with them; the others bring some products.
+WHOLE_UNITS = ("generic", "avx2", "avx512", "neon")
 FAMILIES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
 #: Names in ``platform_<name>.c`` that differ from Python's name of the system: one file of system calls per system.
@@ -114,20 +127,41 @@ def compiler_from_environ() -> list[str]:
     return ["gcc"]
 
 
-def library_plan(target: Target) -> dict[str, tuple[list[Path], tuple[str, ...]]]:
-    """Return the sources and flags of each library whose sources exist, by stem."""
-    plan: dict[str, tuple[list[Path], tuple[str, ...]]] = {}
+@dataclass(frozen=True)
+class LibraryPlan:
+    """Sources of one library: those that get the flags of its instruction set, and those that do not."""
+
+    sources: tuple[Path, ...]
+    flags: tuple[str, ...] = ()
+    plain: tuple[Path, ...] = ()
+
+    @property
+    def compiled(self) -> list[tuple[Path, tuple[str, ...]]]:
+        """All sources with their flags."""
+        return [*((path, self.flags) for path in self.sources), *((path, ()) for path in self.plain)]
+
+
+def library_plan(target: Target) -> dict[str, LibraryPlan]:
+    """Return what each library is made of, by stem, for those whose sources exist."""
+    plan: dict[str, LibraryPlan] = {}
     own = f"platform_{PLATFORM_FILES.get(target.system, target.system)}.c"
     executor = [
         path for path in SOURCES.glob("*.c") if not path.name.startswith("platform_") or path.name == own
     ]
     if executor:
-        plan["executor"] = sorted(executor), ()
+        plan["executor"] = LibraryPlan(tuple(sorted(executor)))
     for isa, flags in target.units().items():
-        found = [SOURCES / "units" / f"unit_{isa}.c", *sorted((SOURCES / "units" / isa).glob("*.c"))]
-        if found := [path for path in found if path.is_file()]:
-            plan[isa] = [*found, SOURCES / "encode" / "encode.c"], (*UNIT_FLAGS, *flags)
+        plan[isa] = unit_plan(isa, flags)
+        if not all(path.is_file() for path in plan[isa].sources):
+            del plan[isa]
     return plan
+
+
+def unit_plan(isa: str, flags: tuple[str, ...]) -> LibraryPlan:
+    """Return what the library of an instruction set is made of."""
+    units = SOURCES / "units"
+    encode = (SOURCES / "encode" / "encode.c",) if isa in WHOLE_UNITS else ()
+    return LibraryPlan((units / f"unit_{isa}.c", *encode), (*UNIT_FLAGS, *flags), (units / f"probe_{isa}.c",))
 
 
 def build(
@@ -169,14 +203,14 @@ def build(
         version = check_compiler(command, target)
         base = [*command, *target.flags, *COMMON, *target.position_flags, *extra_flags]
         work = {}
-        for stem, (sources, flags) in plan.items():
-            if missing := unsupported_flags(command, target, flags):
+        for stem, library_of in plan.items():
+            if missing := unsupported_flags(command, target, library_of.flags):
                 notice(f"skipped {target.library(stem)}: {command[0]} does not know {' '.join(missing)}")
                 (libraries / target.library(stem)).unlink(missing_ok=True)
                 continue
             work[stem] = [
                 pool.submit(_compile, [*base, *flags], version, source, objects / stem / f"{source.stem}.o")
-                for source in sources
+                for source, flags in library_of.compiled
             ]
         done = []
         for stem, futures in work.items():
@@ -192,6 +226,51 @@ def build(
                 notice(f"wrote {_short(module)}")
             done.append(module)
     return done
+
+
+def build_variant(
+    name: str,
+    isa: str,
+    flags: Sequence[str],
+    *,
+    target: Target | None = None,
+    compiler: Sequence[str] | None = None,
+    libraries: Path = OBJECTS / "variants",
+) -> Path:
+    """Compile one unit with other flags than its own, for tests of code that this machine cannot run as it is.
+
+    Args:
+        name: the library becomes ``libggfw_NAME``.
+        isa: the unit.
+        flags: instead of the unit's; its probe gets those that are definitions (``-D``).
+        target: what to compile for; None = this machine.
+        compiler: the command; None = ``CC`` or gcc.
+        libraries: folder of the result, and of the objects.
+
+    Returns:
+        Path of the library.
+
+    Raises:
+        BuildError: it does not compile.
+    """
+    target = target or Target.here()
+    command = list(compiler or compiler_from_environ())
+    folder = libraries / target.name
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    plan = unit_plan(isa, (*flags,))
+    with _locked(folder / "lock"):
+        version = check_compiler(command, target)
+        base = [*command, *target.flags, *COMMON, *target.position_flags]
+        definitions = [flag for flag in flags if flag.startswith("-D")]
+        objects = [
+            _compile([*base, *(own or definitions)], version, source, folder / name / f"{source.stem}.o")[0]
+            for source, own in plan.compiled
+        ]
+        library = folder / target.library(name)
+        _link(
+            [*command, *target.flags, "-shared"], version, objects, library, folder / f"{name}.json", target
+        )
+    return library
 
 
 def _bindings(libraries: Path) -> tuple[Path, bool]:

@@ -263,8 +263,8 @@ class Library:
 
 
 @cache
-def library(unit: str) -> Library:
-    handle = ffi().dlopen(_path(unit))
+def library(unit: str, path: str = "") -> Library:
+    handle = ffi().dlopen(path or _path(unit))
     return Library(unit, handle, handle.ggfw_kernels())
 
 
@@ -314,15 +314,18 @@ class Matrices:
     rows: list[Bytes]
     op: int = LINEAR
     n_expert: int = 1
+    packer: Library | None = None  # for kernels without pack()
 
     def __post_init__(self) -> None:
         f = ffi()
         self.kernel = self.lib.kernel(self.op, self.name)
+        packer = self.packer or self.lib
+        pack_kernel = packer.kernel(self.op, self.name)
         self.weights = []
         self.packed = []
         for rows in self.rows:
             experts = np.split(rows, self.n_expert)
-            packs = [self.lib.pack(self.kernel, e, self.n_in) for e in experts]
+            packs = [packer.pack(pack_kernel, e, self.n_in) for e in experts]
             data = aligned(sum(p.size for p in packs))
             data[:] = np.concatenate(packs)
             self.packed.append(data)
@@ -331,7 +334,7 @@ class Matrices:
             w.format, w.layout = FORMATS[base(self.name)][0], 1
             w.n_out, w.n_in = len(rows) // self.n_expert, self.n_in
             w.n_expert, w.expert_stride = self.n_expert, packs[0].size
-            w.kernel = self.kernel
+            w.kernel = pack_kernel
             self.weights.append(w)
 
 
@@ -345,21 +348,33 @@ def run_chunks(
     prefetch: int,
     shuffle: int | None,
 ) -> int:
-    """Every chunk once, in order or shuffled; returns their number."""
+    """Every chunk once, in order or shuffled, of each region; returns the number of the first region's."""
     f, kernel = ffi(), matrices.kernel
     run = f.new("ggfw_run *")
     run.arena = pointer(memory, "uint8_t *")
     run.n_threads, run.max_rows, run.max_outputs, run.prefetch = n_threads, n_rows, 1, prefetch
-    size = kernel.scratch_size(step, run) if kernel.scratch_size else 0
-    scratch = aligned(size + 64)
-    scratch[size:] = 0x5A
-    chunks = list(range(kernel.n_chunks(step, run, 0, n_rows)))
-    if shuffle is not None:
-        np.random.default_rng(shuffle).shuffle(chunks)
-    for chunk in chunks:
-        kernel.run(step, run, 0, n_rows, chunk, pointer(scratch))
-    assert (scratch[size:] == 0x5A).all(), "wrote behind the scratch it asked for"
-    return len(chunks)
+    shared = guarded(kernel.shared_size(step, run) if kernel.shared_size else 0)
+    run.shared = pointer(shared, "uint8_t *")
+    counts = []
+    while kernel:
+        scratch = guarded(kernel.scratch_size(step, run) if kernel.scratch_size else 0)
+        chunks = list(range(kernel.n_chunks(step, run, 0, n_rows)))
+        counts.append(len(chunks))
+        if shuffle is not None:
+            np.random.default_rng(shuffle).shuffle(chunks)
+        for chunk in chunks:
+            kernel.run(step, run, 0, n_rows, chunk, pointer(scratch))
+        assert (scratch[-64:] == 0x5A).all(), "wrote behind the scratch it asked for"
+        kernel = kernel.then
+    assert (shared[-64:] == 0x5A).all(), "wrote behind the shared memory it asked for"
+    return counts[0]
+
+
+def guarded(n_bytes: int) -> Bytes:
+    """Memory of NaN, and 64 bytes behind it that nobody may change."""
+    memory = aligned(-(-n_bytes // 64) * 64 + 64)
+    memory[:-64], memory[-64:] = 0xFF, 0x5A
+    return memory
 
 
 def linear(

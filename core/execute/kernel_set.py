@@ -14,6 +14,8 @@ from ggfw.registry import Registry, default_registry
 F32_FORMAT = 0
 ROWS_DECODE, ROWS_PROMPT = 1, 2
 NO_FORMAT = -1
+#: GGFW_KERNEL_R16: reads packed weights of the built-in units, whichever of them packed.
+KERNEL_R16 = 1
 
 #: enum ggfw_op
 OPS = {
@@ -90,6 +92,7 @@ class KernelSet:
 
     def _search(self, op: str, ggml_type: int | None, n_in: int | None) -> tuple[Any, Any] | None:
         key = (OPS[op], NO_FORMAT if ggml_type is None else ggml_type)
+        prompt_only: dict[int, Any] = {}  # of better libraries, by activation type
         for library in self.libraries:
             entries = [
                 k
@@ -102,8 +105,12 @@ class KernelSet:
                 decode = next((k for k in usable if k.row_classes & ROWS_DECODE), None)
                 prompt = next((k for k in usable if k.row_classes & ROWS_PROMPT), None)
                 if decode is not None and prompt is not None:
+                    if decode.flags & KERNEL_R16 and decode.pack:
+                        prompt = prompt_only.get(decode.activation, prompt)
                     # Decode kernels take any rows of a segment, only not the fastest way for many.
                     return decode, decode if self.deterministic else prompt
+                if prompt is not None and prompt.flags & KERNEL_R16 and not prompt.pack:
+                    prompt_only.setdefault(prompt.activation, prompt)
         return None
 
     def weight_type(self, ref: WeightRef, op: str) -> int:

@@ -474,13 +474,17 @@ typedef struct ggfw_run {
 
 /* ---- kernels -------------------------------------------------------------------------------------------------- */
 
+/* R16: the kernel reads (and its pack(), if it has one, writes) packed weights in the layout R16 of the built-in units. One
+ * for prompt rows alone, without pack(), can stand beside a decode kernel of another library then. */
+enum ggfw_kernel_flags { GGFW_KERNEL_R16 = 1 };
+
 typedef struct ggfw_kernel {
     const char *name;
     int32_t op;          /* enum ggfw_op */
     int32_t format;      /* ggml type id of weight[0] for LINEAR, MOE_LINEAR and EMBED; GGFW_FORMAT_NONE otherwise */
     int32_t row_classes; /* enum ggfw_row_class, or-ed */
     int32_t activation;  /* type of in[0] it wants: GGFW_F32, GGFW_Q8 or GGFW_Q16 */
-    int32_t flags;
+    int32_t flags;      /* enum ggfw_kernel_flags, or-ed */
     int32_t n_in_multiple; /* n_in must be a multiple of it */
     /* LINEAR only. pack() converts file rows first .. first + n - 1 (first is a multiple of 16) of an n_out x n_in
      * matrix (file_rows points to its row 0) into packed, which has pack_size() bytes and 64-byte alignment; any n_out is fine (the last group is
@@ -517,6 +521,9 @@ typedef struct ggfw_kernel_table {
 /* Every kernel library exports these two. */
 int32_t ggfw_kernels_abi(void);
 const ggfw_kernel_table *ggfw_kernels(void);
+
+/* A library may export this, too: what is missing where it is not usable ("AMX-TILE, AMX-BF16"), "" where it is. */
+const char *ggfw_kernels_missing(void);
 
 /* cffi: end */
 

@@ -13,7 +13,7 @@
 /* Accumulators that fit the registers. */
 #if defined(GGFW_UNIT_AVX512)
 #define DECODE_ACCUMULATORS 16
-#elif defined(GGFW_UNIT_AVX2)
+#elif defined(GGFW_UNIT_AVX2) || defined(GGFW_UNIT_NEON)
 #define DECODE_ACCUMULATORS 4
 #else
 #define DECODE_ACCUMULATORS 2

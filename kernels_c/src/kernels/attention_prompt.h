@@ -13,7 +13,7 @@
 #if defined(GGFW_UNIT_AVX512)
 #define PROMPT_TILE 6
 #define PROMPT_VECTORS 4
-#elif defined(GGFW_UNIT_AVX2)
+#elif defined(GGFW_UNIT_AVX2) || defined(GGFW_UNIT_NEON)
 #define PROMPT_TILE 6
 #define PROMPT_VECTORS 1
 #else

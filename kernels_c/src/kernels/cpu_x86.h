@@ -5,6 +5,8 @@
 #include <cpuid.h>
 #include <stdint.h>
 
+#include "probe.h"
+
 typedef struct cpu_leaf {
     unsigned int eax, ebx, ecx, edx;
 } cpu_leaf;
@@ -23,17 +25,29 @@ static inline uint64_t cpu_saved_states(void) {
     return (uint64_t)high << 32 | low;
 }
 
-static inline int cpu_has_avx2(void) { /* with FMA and F16C */
-    unsigned int ecx = cpu_ask(1, 0).ecx;
-    int basic = (ecx & (1u << 28)) && (ecx & (1u << 12)) && (ecx & (1u << 29));
-    return basic && (cpu_ask(7, 0).ebx & (1u << 5)) && (cpu_saved_states() & 0x6) == 0x6;
+static inline int cpu_saves(uint64_t states) { return (cpu_saved_states() & states) == states; }
+
+/* Leaf 7.1, where there is one. */
+static inline cpu_leaf cpu_ask_seven_one(void) {
+    cpu_leaf none = {0, 0, 0, 0};
+    return cpu_ask(7, 0).eax >= 1 ? cpu_ask(7, 1) : none;
 }
 
-static inline int cpu_has_avx512(void) { /* F, DQ, BW, VL and VNNI */
-    cpu_leaf seven = cpu_ask(7, 0);
-    unsigned int wanted = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
-    return cpu_has_avx2() && (seven.ebx & wanted) == wanted && (seven.ecx & (1u << 11)) &&
-           (cpu_saved_states() & 0xe6) == 0xe6;
-}
+#define CPU_BIT(leaf, sub, word, bit) ((cpu_ask(leaf, sub).word >> (bit) & 1) != 0)
+
+/* Entries of an array of cpu_need. */
+#define CPU_NEEDS_AVX2                                                                                                 \
+    {"AVX2", CPU_BIT(7, 0, ebx, 5)}, {"FMA", CPU_BIT(1, 0, ecx, 12)}, {"F16C", CPU_BIT(1, 0, ecx, 29)},                \
+    {"an operating system that saves AVX registers", cpu_saves(0x6)}
+#define CPU_NEEDS_AVX_VNNI {"AVX-VNNI", (cpu_ask_seven_one().eax >> 4 & 1) != 0}
+#define CPU_NEEDS_AVX512                                                                                               \
+    {"AVX-512 F", CPU_BIT(7, 0, ebx, 16)}, {"AVX-512 DQ", CPU_BIT(7, 0, ebx, 17)},                                     \
+    {"AVX-512 BW", CPU_BIT(7, 0, ebx, 30)}, {"AVX-512 VL", CPU_BIT(7, 0, ebx, 31)},                                    \
+    {"AVX-512 VNNI", CPU_BIT(7, 0, ecx, 11)}, {"an operating system that saves AVX-512 registers", cpu_saves(0xe6)}
+#define CPU_NEEDS_AVX512_BF16 {"AVX-512 BF16", (cpu_ask_seven_one().eax >> 5 & 1) != 0}
+#define CPU_HAS_AMX (CPU_BIT(7, 0, edx, 24) && CPU_BIT(7, 0, edx, 22) && cpu_saves(0x60000))
+#define CPU_NEEDS_AMX                                                                                                  \
+    {"AMX-TILE", CPU_BIT(7, 0, edx, 24)}, {"AMX-BF16", CPU_BIT(7, 0, edx, 22)},                                        \
+    {"an operating system that saves tile registers", cpu_saves(0x60000)}
 
 #endif

@@ -1,8 +1,9 @@
 /* linear.h: the matrix products of one unit: GGFW_OP_LINEAR, GGFW_OP_MOE_LINEAR and the row look-ups of GGFW_OP_EMBED,
  * for every format of linear_format.h.
  *
- * A unit defines GGFW_UNIT_NAME (a string) and one of GGFW_UNIT_GENERIC, GGFW_UNIT_AVX2, GGFW_UNIT_AVX512 and includes this file;
- * it gets ggfw_linear_kernels[GGFW_N_LINEAR_KERNELS].
+ * A unit defines GGFW_UNIT_NAME (a string) and what linear_vector.h asks for, and includes this file;
+ * GGFW_LINEAR_KERNELS are the entries of its table. With GGFW_UNIT_PRODUCTS they are the integer products alone, for a
+ * unit that has a better instruction for them than another unit, which has the rest.
  *
  *     linear_format.h   formats and the packed layout        linear_vector*.h  vector operations per instruction set
  *     dequant.h         blocks of a file                     linear_unpack.h   packed blocks to vectors
@@ -24,6 +25,12 @@
 #include "linear_run.h"
 
 /* ---- functions per format ------------------------------------------------------------------------------------------------ */
+
+#if defined(GGFW_UNIT_PRODUCTS)
+#define LINEAR_WHOLE(...)
+#else
+#define LINEAR_WHOLE(...) __VA_ARGS__
+#endif
 
 /* F_X: a format with an activation type. */
 #define LINEAR_TILE_RUN(F, X, R, call)                                                                                  \
@@ -53,7 +60,8 @@
                                        float *out, int64_t stride)                                                      \
     {                                                                                                                   \
         pack_unpack_##infix##rows(TYPE_##F, data, n_out, n_in, ids, n, out, stride);                                    \
-    }                                                                                                                   \
+    }
+#define LINEAR_FILE_ROWS(F, infix)                                                                                      \
     static void linear_file_rows_##F(const void *data, int64_t n_out, int64_t n_in, const int32_t *ids, int64_t n,      \
                                      float *out, int64_t stride)                                                        \
     {                                                                                                                   \
@@ -77,18 +85,17 @@
     LINEAR_COMMON(F, )                                                                                                  \
     LINEAR_TILES(F, Q8)                                                                                                 \
     LINEAR_TILES(F, Q16)                                                                                                \
-    LINEAR_EXACT_RUN(F, 1)                                                                                              \
-    LINEAR_EXACT_RUN(F, 2)                                                                                              \
-    LINEAR_EXACT_RUN(F, 4)
+    LINEAR_WHOLE(LINEAR_FILE_ROWS(F, ) LINEAR_EXACT_RUN(F, 1) LINEAR_EXACT_RUN(F, 2) LINEAR_EXACT_RUN(F, 4))
 #define LINEAR_FLOAT(F)                                                                                                 \
     LINEAR_COMMON(F, float_)                                                                                            \
+    LINEAR_FILE_ROWS(F, float_)                                                                                         \
     LINEAR_FLOAT_RUN(F, 1)                                                                                              \
     LINEAR_FLOAT_RUN(F, 2)                                                                                              \
     LINEAR_FLOAT_RUN(F, 4)                                                                                              \
     LINEAR_FLOAT_RUN(F, 8)
 
 LINEAR_QUANT_FORMATS(LINEAR_QUANT)
-LINEAR_FLOAT_FORMATS(LINEAR_FLOAT)
+LINEAR_WHOLE(LINEAR_FLOAT_FORMATS(LINEAR_FLOAT))
 
 /* ---- what the shared loops look up ------------------------------------------------------------------------------------- */
 
@@ -102,14 +109,14 @@ LINEAR_FLOAT_FORMATS(LINEAR_FLOAT)
     { linear_panel_bytes_##F, NULL, NULL, { linear_run_##F##_EXACT_1, linear_run_##F##_EXACT_2, linear_run_##F##_EXACT_4, eight }, \
       LV_FLOAT_TILE < most ? LV_FLOAT_TILE : most }
 #define LINEAR_QUANT_OPS(F)                                                                                             \
-    [TYPE_##F] = { [GGFW_F32] = LINEAR_EXACT_OPS(F, NULL, 4), [GGFW_Q8] = LINEAR_TILE_OPS(F, Q8),                       \
+    [TYPE_##F] = { LINEAR_WHOLE([GGFW_F32] = LINEAR_EXACT_OPS(F, NULL, 4),) [GGFW_Q8] = LINEAR_TILE_OPS(F, Q8),                       \
                    [GGFW_Q16] = LINEAR_TILE_OPS(F, Q16) },
 #define LINEAR_FLOAT_OPS(F) [TYPE_##F] = { [GGFW_F32] = LINEAR_EXACT_OPS(F, linear_run_##F##_EXACT_8, 8) },
 
 static const linear_ops *linear_ops_of(int32_t format, int32_t activation)
 {
     static const linear_ops table[40][GGFW_Q16 + 1] = {
-        LINEAR_QUANT_FORMATS(LINEAR_QUANT_OPS) LINEAR_FLOAT_FORMATS(LINEAR_FLOAT_OPS)
+        LINEAR_QUANT_FORMATS(LINEAR_QUANT_OPS) LINEAR_WHOLE(LINEAR_FLOAT_FORMATS(LINEAR_FLOAT_OPS))
     };
     return &table[format][activation];
 }
@@ -118,11 +125,11 @@ static const linear_ops *linear_ops_of(int32_t format, int32_t activation)
 
 #define LINEAR_PRODUCTS(F, X, wants, multiple)                                                                          \
     { .name = "linear_" #F "_" #X "_" GGFW_UNIT_NAME, .op = GGFW_OP_LINEAR, .format = TYPE_##F,                         \
-      .row_classes = GGFW_ROWS_ANY, .activation = wants, .n_in_multiple = multiple,                                     \
+      .row_classes = GGFW_ROWS_ANY, .activation = wants, .flags = GGFW_KERNEL_R16, .n_in_multiple = multiple,           \
       .pack_size = linear_pack_size_##F, .pack = linear_pack_##F, .unpack_rows = linear_unpack_rows_##F,                \
       .scratch_size = linear_scratch_size, .n_chunks = linear_n_chunks, .run = linear_run },                            \
     { .name = "moe_linear_" #F "_" #X "_" GGFW_UNIT_NAME, .op = GGFW_OP_MOE_LINEAR, .format = TYPE_##F,                 \
-      .row_classes = GGFW_ROWS_ANY, .activation = wants, .n_in_multiple = multiple,                                     \
+      .row_classes = GGFW_ROWS_ANY, .activation = wants, .flags = GGFW_KERNEL_R16, .n_in_multiple = multiple,           \
       .pack_size = linear_pack_size_##F, .pack = linear_pack_##F, .unpack_rows = linear_unpack_rows_##F,                \
       .scratch_size = linear_moe_scratch_size, .n_chunks = linear_moe_n_chunks, .run = linear_moe_run },
 #define LINEAR_EMBED(F, multiple)                                                                                       \
@@ -132,8 +139,7 @@ static const linear_ops *linear_ops_of(int32_t format, int32_t activation)
 #define LINEAR_QUANT_ENTRIES(F)                                                                                         \
     LINEAR_PRODUCTS(F, Q8, GGFW_Q8, LINEAR_TRAITS_BLOCK_##F)                                                            \
     LINEAR_PRODUCTS(F, Q16, GGFW_Q16, LINEAR_TRAITS_BLOCK_##F)                                                          \
-    LINEAR_PRODUCTS(F, F32, GGFW_F32, LINEAR_TRAITS_BLOCK_##F)                                                          \
-    LINEAR_EMBED(F, LINEAR_TRAITS_BLOCK_##F)
+    LINEAR_WHOLE(LINEAR_PRODUCTS(F, F32, GGFW_F32, LINEAR_TRAITS_BLOCK_##F) LINEAR_EMBED(F, LINEAR_TRAITS_BLOCK_##F))
 #define LINEAR_FLOAT_ENTRIES(F) LINEAR_PRODUCTS(F, F32, GGFW_F32, 1) LINEAR_EMBED(F, 1)
 
 /* Columns of a block once more: a constant expression of C11 cannot read LINEAR_TRAITS. */
@@ -153,9 +159,7 @@ enum {
     LINEAR_TRAITS_BLOCK_MXFP4 = 32
 };
 
-static const ggfw_kernel ggfw_linear_kernels[] = {
-    LINEAR_QUANT_FORMATS(LINEAR_QUANT_ENTRIES) LINEAR_FLOAT_FORMATS(LINEAR_FLOAT_ENTRIES)
-};
-#define GGFW_N_LINEAR_KERNELS ((int32_t)(sizeof ggfw_linear_kernels / sizeof ggfw_linear_kernels[0]))
+#define GGFW_LINEAR_KERNELS                                                                                             \
+    LINEAR_QUANT_FORMATS(LINEAR_QUANT_ENTRIES) LINEAR_WHOLE(LINEAR_FLOAT_FORMATS(LINEAR_FLOAT_ENTRIES))
 
 #endif

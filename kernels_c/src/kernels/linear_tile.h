@@ -124,6 +124,21 @@ LINEAR_INLINE lv_floats linear_tile_dot(int x, int sums, int h, const lv_bytes w
     return lv_convert(lv_join(high, lv_dot(w + quads * h, quads, at + 32, start, max_code)));
 }
 
+#if LV_PAIRS
+/* The same with two rows' q, linear_x_bytes(x) apart: integers, so the same bits. */
+LINEAR_INLINE void linear_tile_dot_pair(int x, int sums, int h, const lv_bytes w[8], const uint8_t *q,
+                                        const int32_t start[2], lv_floats y[2])
+{
+    const int quads = 8 / sums;
+    const int8_t *at = (const int8_t *)q + 4 * quads * h;
+    const int32_t zeros[2] = { 0, 0 };
+    lv_ints high[2], low[2];
+    lv_dot_pair(w + quads * h, quads, at + (x == GGFW_Q16 ? 32 : 0), linear_x_bytes(x), start, low);
+    if (x == GGFW_Q16) lv_dot_pair(w + quads * h, quads, at, linear_x_bytes(x), zeros, high);
+    for (int i = 0; i < 2; i++) y[i] = lv_convert(x == GGFW_Q16 ? lv_join(high[i], low[i]) : low[i]);
+}
+#endif
+
 /* The R sums of one sub-block, for the rows of one part. */
 LINEAR_INLINE void linear_tile_sub(int type, int x, int R, const uint8_t *header, int sub, const uint8_t *planes,
                                    linear_activations a, int part, lv_floats *sum)
@@ -135,6 +150,9 @@ LINEAR_INLINE void linear_tile_sub(int type, int x, int R, const uint8_t *header
     linear_codes(type, planes, part, w);
     linear_scale(type, header, sub, 0, part, &d[0], &m[0]);
     if (halves == 2) linear_scale(type, header, sub, 1, part, &d[1], &m[1]);
+#if LV_PAIRS
+    lv_floats pair[2][2]; /* [h] of rows r and r + 1 */
+#endif
     LV_UNROLL
     for (int r = 0; r < R; r++) {
         lv_floats scale[2], y[2];
@@ -144,6 +162,14 @@ LINEAR_INLINE void linear_tile_sub(int type, int x, int R, const uint8_t *header
             const int32_t start = has_min  ? 0
                                   : R == 1 ? linear_start(type, sums, extra)
                                            : (int32_t)linear_load32(extra);
+#if LV_PAIRS
+            if (R > 1) {
+                const int32_t starts[2] = { start, has_min || r % 2 ? 0 : (int32_t)linear_load32(extra + 4) };
+                if (r % 2 == 0) linear_tile_dot_pair(x, sums, h, w, a.q + linear_x_bytes(x) * r, starts, pair[h]);
+                y[h] = pair[h][r % 2];
+                continue;
+            }
+#endif
             y[h] = linear_tile_dot(x, sums, h, w, a.q + linear_x_bytes(x) * r, start, max_code);
         }
         LV_UNROLL

@@ -1,6 +1,6 @@
-/* linear_vector_avx2.h: 8 rows per vector; AVX2, FMA and F16C.
+/* linear_vector_avx2.h: 8 rows per vector; AVX2, FMA and F16C, and AVX-VNNI for GGFW_UNIT_AVXVNNI.
  *
- * vpmaddubsw adds two products of unsigned code and signed activation in 16 bits. With |activation| <= 128 a code of at
+ * Without AVX-VNNI: vpmaddubsw adds two products of unsigned code and signed activation in 16 bits. With |activation| <= 128 a code of at
  * most 15 leaves room for 8 such sums, 31 for 4, 63 for 2, before they are widened. A code of 255 has no room even for
  * one: those formats are taken as signed bytes w, and |w| * (activation * sign of w) stays below 32768.
  */
@@ -12,7 +12,12 @@
 #include "linear_format.h"
 
 #define LV_LANES 8
+#define LV_PAIRS 0
+#if defined(GGFW_UNIT_AVXVNNI)
+#define LV_SIGNED 0
+#else
 #define LV_SIGNED 1
+#endif
 #define LV_UNROLL _Pragma("GCC unroll 16")
 #define LV_UNROLL_PARTS _Pragma("GCC unroll 1")
 #define LV_FLOAT_TILE 2 /* rows that a float tile holds at most */
@@ -33,6 +38,26 @@ LINEAR_INLINE lv_bytes lv_lookup(const uint8_t table[16], lv_bytes index)
 }
 
 /* init + sum over n quads of code * activation, per row. a: 4 n activations. */
+#if defined(GGFW_UNIT_AVXVNNI)
+#if defined(__AVXVNNI__)
+#define LV_DPBUSD _mm256_dpbusd_avx_epi32
+#else /* the same instruction of AVX-512 */
+#define LV_DPBUSD _mm256_dpbusd_epi32
+#endif
+LINEAR_INLINE lv_ints lv_dot(const lv_bytes *w, int n, const int8_t *a, int32_t init, int max_code)
+{
+    (void)max_code;
+    lv_ints sum = _mm256_set1_epi32(init);
+    __asm__ volatile("" : "+r"(a)); /* see below */
+    LV_UNROLL
+    for (int i = 0; i < n; i++) {
+        int32_t quad;
+        memcpy(&quad, a + 4 * i, 4);
+        sum = LV_DPBUSD(sum, w[i], _mm256_set1_epi32(quad));
+    }
+    return sum;
+}
+#else
 LINEAR_INLINE lv_ints lv_dot(const lv_bytes *w, int n, const int8_t *a, int32_t init, int max_code)
 {
     const int room = max_code > 127 ? 1 : 32767 / (2 * 128 * max_code); /* quads that one 16-bit sum can take */
@@ -59,6 +84,7 @@ LINEAR_INLINE lv_ints lv_dot(const lv_bytes *w, int n, const int8_t *a, int32_t 
     }
     return sum;
 }
+#endif
 
 /* Code t of every quad. */
 LINEAR_INLINE lv_ints lv_code(lv_bytes v, int t)

@@ -14,6 +14,7 @@
 
 #define LV_LANES 4
 #define LV_SIGNED 0
+#define LV_PAIRS 0
 #define LV_UNROLL
 #define LV_UNROLL_PARTS
 #define LV_FLOAT_TILE 4 /* rows that a float tile holds at most */

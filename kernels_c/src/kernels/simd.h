@@ -1,4 +1,4 @@
-/* simd.h: 16 floats as one value, so that every op is written once: __m512, two __m256 or plain C.
+/* simd.h: 16 floats as one value, so that every op is written once: __m512, two __m256, four float32x4_t or plain C.
  *
  *     vf   16 floats          vm   16 truth values
  *
@@ -18,6 +18,8 @@
 #include "simd_avx512.h"
 #elif defined(GGFW_UNIT_AVX2)
 #include "simd_avx2.h"
+#elif defined(GGFW_UNIT_NEON)
+#include "simd_neon.h"
 #else
 #include "simd_generic.h"
 #endif

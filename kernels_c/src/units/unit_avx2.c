@@ -3,7 +3,3 @@
 #define GGFW_UNIT_AVX2 1
 
 #include "kernels/table.h"
-
-#include "kernels/cpu_x86.h"
-
-static int32_t unit_usable(void) { return cpu_has_avx2(); }

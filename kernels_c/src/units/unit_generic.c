@@ -3,5 +3,3 @@
 #define GGFW_UNIT_GENERIC 1
 
 #include "kernels/table.h"
-
-static int32_t unit_usable(void) { return 1; }

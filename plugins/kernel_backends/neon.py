@@ -1,0 +1,16 @@
+"""Kernels for arm64, which always has NEON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ggfw.descriptors import KernelBackend
+from ggfw.hookspecs import hookimpl
+from ggfw.kernels_c.backend import unit_backend
+
+GGFW_PLUGIN_API = 1
+
+
+@hookimpl
+def ggfw_register_kernel_backends() -> Iterable[KernelBackend]:
+    return [unit_backend("neon", 20, "arm64", "arm64 with NEON")]
