@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ggfw.execute.kernel_set import OPS
+from ggfw.execute.kernel_set import NO_FORMAT, OPS
 from ggfw.execute.kv_types import GROUP, KV_TYPES, decode_groups, encode_groups, kv_row_bytes
 from ggfw.execute.library import kernel_library, native
 from ggfw.registry import default_registry
@@ -22,8 +22,12 @@ DECODE, PROMPT = 1, 2
 KV_F32, KV_F16, KV_BF16, KV_Q8_0, KV_Q4_0 = range(5)
 KV_NAMES = list(KV_TYPES)
 
-#: The units that run here, best first.
-UNITS = [descriptor.name for descriptor in default_registry().backends()]
+#: The units that run here, best first; without those that bring some products alone.
+UNITS = [
+    descriptor.name
+    for descriptor in default_registry().backends()
+    if (OPS["norm"], NO_FORMAT) in kernel_library(descriptor).kernels
+]
 
 
 def kernels_of(unit: str) -> dict[tuple[int, int], list[Any]]:

@@ -21,7 +21,8 @@ AVX512 = (
 VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     # the instruction of AVX-512 VNNI in place of AVX-VNNI's
     "avxvnni-evex": (
-        "avxvnni", ("-DGGFW_VNNI_OF_AVX512", "-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512vl", "-mavx512vnni"),
+        "avxvnni",
+        ("-DGGFW_VNNI_OF_AVX512", "-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512vl", "-mavx512vnni"),
     ),
     # tile instructions modelled in C
     "amx-model": ("amx", ("-DGGFW_TILE_MODEL", "-mavx512bf16", *AVX512)),
