@@ -57,6 +57,9 @@ static void exact(void) {
         int32_t sum = vf_quantize16(inputs + i, quantize_scale(bits, 127.0f), q);
         put(q, 4);
         put(&sum, 1);
+        uint8_t row[128] = {0}; /* of 32 columns: planes, scale, sums, total */
+        quantize_row(GGFW_Q16, inputs + i, 32, row);
+        put(row, 20);
         uint16_t halves[32];
         vf_store_f16(halves, a);
         vf_store_bf16(halves + 16, a);

@@ -162,14 +162,43 @@ VF_INLINE uint32_t vf_largest_bits16(const float *a) {
     return vmaxvq_u32(top);
 }
 
+/* The same of 32 columns. */
+VF_INLINE uint32_t vf_largest_bits32(const float *a) {
+    uint32_t first = vf_largest_bits16(a), second = vf_largest_bits16(a + 16);
+    return first > second ? first : second;
+}
+
+/* Columns 4 i .. 4 i + 3 in x[i], as bytes. */
+VF_INLINE void vf_store_bytes16(int8_t *q, const int32x4_t x[4]) {
+    int16x8_t low = vcombine_s16(vmovn_s32(x[0]), vmovn_s32(x[1])), high = vcombine_s16(vmovn_s32(x[2]), vmovn_s32(x[3]));
+    vst1q_s8(q, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+}
+
+VF_INLINE int32_t vf_sum_ints16(const int32x4_t x[4]) {
+    return vaddvq_s32(vaddq_s32(vaddq_s32(x[0], x[1]), vaddq_s32(x[2], x[3])));
+}
+
 /* q = round(a / d) for 16 columns; returns their sum. */
 VF_INLINE int32_t vf_quantize16(const float *a, float d, int8_t *q) {
     int32x4_t x[4];
     VF_UNROLL
     for (int i = 0; i < 4; i++) x[i] = vcvtnq_s32_f32(vdivq_f32(vld1q_f32(a + 4 * i), vdupq_n_f32(d)));
-    int16x8_t low = vcombine_s16(vmovn_s32(x[0]), vmovn_s32(x[1])), high = vcombine_s16(vmovn_s32(x[2]), vmovn_s32(x[3]));
-    vst1q_s8(q, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
-    return vaddvq_s32(vaddq_s32(vaddq_s32(x[0], x[1]), vaddq_s32(x[2], x[3])));
+    vf_store_bytes16(q, x);
+    return vf_sum_ints16(x);
+}
+
+/* round(a / d) = 128 high + low for 16 columns; returns their sum. */
+VF_INLINE int32_t vf_quantize_planes16(const float *a, float d, int8_t *high, int8_t *low) {
+    int32x4_t x[4], h[4], l[4];
+    VF_UNROLL
+    for (int i = 0; i < 4; i++) {
+        x[i] = vcvtnq_s32_f32(vdivq_f32(vld1q_f32(a + 4 * i), vdupq_n_f32(d)));
+        h[i] = vshrq_n_s32(vaddq_s32(x[i], vdupq_n_s32(64)), 7);
+        l[i] = vsubq_s32(x[i], vshlq_n_s32(h[i], 7));
+    }
+    vf_store_bytes16(high, h);
+    vf_store_bytes16(low, l);
+    return vf_sum_ints16(x);
 }
 
 #endif
