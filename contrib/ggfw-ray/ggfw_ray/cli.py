@@ -40,15 +40,16 @@ def serve(
     from ggfw_ray.app import build
 
     ray.init(address=address, include_dashboard=False, ignore_reinit_error=True)
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
     ray_serve.start(http_options={"host": host, "port": port})
     options = Options(model, server={"api_keys": list(api_key)} if api_key else {}, **settings)  # type: ignore[arg-type]
     ray_serve.run(build(options), name="ggfw")
     click.echo(f"http://{host}:{port}", err=True)
-    over = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: over.set())
     over.wait()
     ray_serve.shutdown()
+    ray.shutdown()
 
 
 if __name__ == "__main__":
