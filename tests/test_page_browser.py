@@ -606,6 +606,22 @@ def test_hostile_text_is_rendered_in_little_time(page: Page) -> None:
     assert max(took.values()) < 1500, took
 
 
+def test_an_answer_may_have_more_parts_than_a_call_may_have_arguments(page: Page) -> None:
+    n = 150_000
+    shown = page.page.evaluate(
+        """async (texts) => {
+            const { Growing } = await import('/ui/markdown.js');
+            return texts.map((text) => {
+                const element = document.createElement('div');
+                new Growing(element).show(text);
+                return element.querySelectorAll('p, li, p code').length;
+            });
+        }""",
+        ["a\n\n" * n, "- a\n" * n, "`a` " * n],
+    )
+    assert min(shown) >= n
+
+
 def test_an_abandoned_page_leaves_no_request_running(page: Page, served: Served) -> None:
     served.fake.executor.delay = 0.01
     page.say("write long", wait=False)

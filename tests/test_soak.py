@@ -158,7 +158,8 @@ def test_a_stream_is_timed_wherever_it_is_cut() -> None:
 @pytest.mark.slow
 def test_a_short_soak(smollm2_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "soak.json"
-    arguments = [str(smollm2_path), "--minutes", "0.4", "--clients", "12", "--max-queue", "4"]
+    size = ["--ctx", "512", "--parallel", "4", "--max-queue", "6", "--prefix-cache-mb", "8"]
+    arguments = [str(smollm2_path), "--minutes", "0.4", "--clients", "12", *size]
     code = soak.main([*arguments, "--every", "1", "--out", str(out)])
     report = json.loads(out.read_text())
     assert code == 0, capsys.readouterr()

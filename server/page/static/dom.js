@@ -14,7 +14,8 @@ export function el(name, attributes = {}, ...children) {
     if (typeof value === "function") made.addEventListener(key, value);
     else made.setAttribute(key, value === true ? "" : value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  // One by one: there may be more children than a call may have arguments.
+  for (const child of children.flat()) if (child !== null && child !== undefined && child !== false) made.append(child);
   return made;
 }
 

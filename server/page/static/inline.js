@@ -27,7 +27,7 @@ function link(children, address) {
     return null;
   }
   if (url.protocol !== "https:" && url.protocol !== "http:") return null;
-  return el("a", { href: url.href, target: "_blank", rel: "noopener noreferrer", title: url.href }, ...children);
+  return el("a", { href: url.href, target: "_blank", rel: "noopener noreferrer", title: url.href }, children);
 }
 
 /** An address in running text ends before punctuation, and before a bracket that it does not open. */
@@ -132,7 +132,7 @@ function emphasise(parts) {
       for (const others of Object.values(openers)) while (others.length && others.at(-1) > place) others.pop();
       opener.left -= width;
       part.left -= width;
-      out.splice(place + 1, 0, el(part.mark === "~" ? "del" : width === 2 ? "strong" : "em", {}, ...inner));
+      out.splice(place + 1, 0, el(part.mark === "~" ? "del" : width === 2 ? "strong" : "em", {}, inner));
       if (!opener.left) places.pop();
     }
     if (part.opens && part.left && places.length < MAX_OPEN) places.push(out.length - 1);

@@ -25,7 +25,7 @@ function fence(lines, i) {
   const code = body.join("\n"), language = info.trim().split(/\s/)[0].slice(0, 40);
   const make = () => el("figure", { class: "code" },
     el("figcaption", {}, el("span", {}, language || "text"), copyButton(() => code, "Copy the code")),
-    el("pre", { tabindex: "0" }, el("code", {}, ...highlight(code, language))));
+    el("pre", { tabindex: "0" }, el("code", {}, highlight(code, language))));
   return { end: Math.min(lines.length, end + 1), make };
 }
 
@@ -33,7 +33,7 @@ function quote(lines, i, depth) {
   const body = [];
   let end = i;
   while (end < lines.length && QUOTE.test(lines[end])) body.push(lines[end++].replace(QUOTE, ""));
-  return { end, make: () => el("blockquote", {}, ...nodes(body, depth + 1)) };
+  return { end, make: () => el("blockquote", {}, nodes(body, depth + 1)) };
 }
 
 function list(lines, i, depth) {
@@ -70,7 +70,7 @@ function list(lines, i, depth) {
   const make = () => {
     const start = ordered ? parseInt(first[2], 10) : 1;
     return el(ordered ? "ol" : "ul", { start: start === 1 ? null : start, class: loose ? "loose" : null },
-      ...items.map((body) => entry(body, depth)));
+      items.map((body) => entry(body, depth)));
   };
   return { end, make };
 }
@@ -82,9 +82,9 @@ function entry(body, depth) {
   // An item of one paragraph needs none around it.
   const single = children.filter((child) => child.nodeName === "P").length === 1;
   const flat = children.flatMap((child) => (single && child.nodeName === "P" ? [...child.childNodes] : [child]));
-  if (!task) return el("li", {}, ...flat);
+  if (!task) return el("li", {}, flat);
   const box = el("input", { type: "checkbox", disabled: true, checked: task[1] !== " " });
-  return el("li", { class: "task" }, box, " ", ...flat);
+  return el("li", { class: "task" }, box, " ", flat);
 }
 
 const cells = (line) => line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "").split(/(?<!\\)\|/)
@@ -95,13 +95,13 @@ function table(lines, i) {
     rule.endsWith(":") ? (rule.startsWith(":") ? "center" : "right") : null);
   const row = (line, name) => {
     const given = cells(line);
-    return el("tr", {}, ...sides.map((side, n) => el(name, { class: side }, ...inline(given[n] ?? ""))));
+    return el("tr", {}, sides.map((side, n) => el(name, { class: side }, inline(given[n] ?? ""))));
   };
   let end = i + 2;
   while (end < lines.length && !blank(lines[end]) && lines[end].includes("|")) end++;
   const make = () => el("div", { class: "table", tabindex: "0" }, el("table", {},
     el("thead", {}, row(lines[i], "th")),
-    el("tbody", {}, ...lines.slice(i + 2, end).map((line) => row(line, "td")))));
+    el("tbody", {}, lines.slice(i + 2, end).map((line) => row(line, "td")))));
   return { end, make };
 }
 
@@ -112,7 +112,7 @@ function paragraph(lines, i) {
   let end = i + 1;
   while (end < lines.length && !blank(lines[end]) && !begins(lines[end]) && !isTable(lines, end)) end++;
   const text = lines.slice(i, end).map((line) => line.trim()).join("\n");
-  return { end, make: () => el("p", {}, ...inline(text)) };
+  return { end, make: () => el("p", {}, inline(text)) };
 }
 
 function block(lines, i, depth) {
@@ -122,7 +122,7 @@ function block(lines, i, depth) {
   if (heading) {
     // The page's own headings stand above those of an answer.
     const level = Math.min(6, heading[1].length + 2);
-    return { end: i + 1, make: () => el(`h${level}`, {}, ...inline(heading[2] ?? "")) };
+    return { end: i + 1, make: () => el(`h${level}`, {}, inline(heading[2] ?? "")) };
   }
   if (BREAK.test(line)) return { end: i + 1, make: () => el("hr") };
   if (depth < MAX_DEPTH && QUOTE.test(line)) return quote(lines, i, depth);
@@ -164,7 +164,7 @@ export class Growing {
     let same = 0;
     while (same < wanted.length && wanted[same].source === this.shown[same]) same++;
     while (this.element.childNodes.length > same) this.element.lastChild.remove();
-    this.element.append(...wanted.slice(same).map(({ make }) => make()));
+    for (const { make } of wanted.slice(same)) this.element.append(make());
     this.shown = wanted.map(({ source }) => source);
   }
 }
