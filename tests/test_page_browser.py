@@ -73,7 +73,7 @@ class Page:
         self.page = page
         self.wrong: list[str] = []
         self.outside: list[str] = []
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
         page.on("console", self._noted)
         page.on("dialog", lambda dialog: (self.wrong.append(dialog.message), dialog.dismiss()))
