@@ -3,13 +3,17 @@
 pluggy checks hook signatures; the loop is our own, because ``load_setuptools_entrypoints`` stops at the first
 ``ImportError``, lets a foreign package take a built-in's name, and accepts misspelt hooks without a word. Here a
 broken plugin becomes a :class:`Row` with its stage and its error, and costs nothing else. What cannot be isolated: a
-crash in native code and a hang while a plugin is imported.
+crash in native code and a hang while a plugin is imported; of the latter a warning says which plugin it is and how to
+leave it out.
 """
 
 from __future__ import annotations
 
 import re
+import threading
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint
@@ -25,6 +29,9 @@ from ggfw.hookspecs import GROUP, PLUGIN_API
 
 #: Distribution whose plugins are the built-in ones.
 BUILTIN = "ggfw"
+
+#: Seconds after which a plugin that is still being loaded is named in a warning.
+SLOW = 5.0
 
 #: ``kind`` of a row that stands for a plugin as a whole.
 PLUGIN = "plugin"
@@ -184,9 +191,37 @@ def discover(entry_points: Iterable[EntryPoint] | None, switches: Switches) -> F
             found.rows.append(origin.row("failed", reason, "name"))
         elif refusal := switches.refusal(origin):
             found.rows.append(origin.row("disabled", refusal))
-        else:
+        elif origin.builtin:
             _open(manager, origin, ep, switches, found)
+        else:
+            with _watched(origin):
+                _open(manager, origin, ep, switches, found)
     return found
+
+
+@contextmanager
+def _watched(origin: Origin) -> Iterator[None]:
+    """Warn if what is done inside takes longer than SLOW: it may never end, and nothing else would say why."""
+
+    def warn() -> None:
+        of = f" of the package {origin.distribution}" if origin.distribution else ""
+        warnings.warn(
+            f"the plugin {origin.plugin}{of} has been loading for {SLOW:g} s; if it hangs, leave it out with "
+            f"GGFW_DISABLE_PLUGINS={origin.distribution or origin.plugin}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    timer = threading.Timer(SLOW, warn)
+    timer.daemon = True
+    try:
+        timer.start()
+    except RuntimeError:  # no threads to be had: then without
+        pass
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _open(

@@ -1,0 +1,151 @@
+"""Plugins that hang, raise, or give nonsense at any point at which ggfw asks them something.
+
+What each stage of discovery makes of broken ones is in test_registry_isolation.py; here are those that get further.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_support import COMMAND
+from tiny_models import write_llama
+
+from ggfw.descriptors import ArchitectureSpec, ChatDialect, KernelBackend, ModelSource, SamplerStage, Skill
+from ggfw.registry import Registry
+
+
+def install(folder: Path, code: str, name: str = "ggfw_bad") -> dict[str, str]:
+    """A distribution with one plugin; gives the environment that finds it."""
+    package = folder / "site"
+    info = package / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (package / f"{name}.py").write_text(code)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[ggfw]\nbad = {name}\n")
+    return {**os.environ, "PYTHONPATH": str(package)}
+
+
+def run(env: dict[str, str], *args: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *args], capture_output=True, text=True, timeout=timeout, env=env)
+
+
+HANGS = "import time\ntime.sleep(1000)\n"
+
+
+def test_one_that_hangs_at_import_can_be_left_out(tmp_path: Path) -> None:
+    """Leaving the plugin out by name must not import it."""
+    done = run({**install(tmp_path, HANGS), "GGFW_DISABLE_PLUGINS": "ggfw-bad"}, "plugins", "list")
+    assert done.returncode == 0 and "ggfw-bad" in done.stdout and "disabled" in done.stdout, done.stderr
+
+
+def test_one_that_hangs_at_import_is_named(tmp_path: Path) -> None:
+    env = install(tmp_path, "import ggfw.discovery, time\ntime.sleep(1000)\n")
+    code = (
+        "import ggfw.discovery as d; d.SLOW = 0.3; from ggfw.cli.main import main; main(['plugins', 'list'])"
+    )
+    process = subprocess.Popen([COMMAND[0], "-c", code], stderr=subprocess.PIPE, text=True, env=env)
+    try:
+        assert process.stderr is not None
+        told = process.stderr.readline()
+        assert "the plugin bad of the package ggfw-bad has been loading for 0.3 s" in told, told
+        assert "GGFW_DISABLE_PLUGINS=ggfw-bad" in told
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_one_that_is_quick_is_not_named(tmp_path: Path) -> None:
+    done = run(install(tmp_path, "GGFW_PLUGIN_API = 1\n"), "plugins", "list")
+    assert done.returncode == 0 and "loading for" not in done.stderr
+
+
+def raises(*args: Any, **kw: Any) -> Any:
+    raise ValueError("a plugin's own error")
+
+
+def nonsense(*args: Any, **kw: Any) -> Any:
+    return ["nonsense"]
+
+
+def registry_of(monkeypatch: pytest.MonkeyPatch, kind: str, *descriptors: Any) -> Registry:
+    """A registry of the built-ins and one plugin."""
+    import sys
+    from importlib.metadata import entry_points
+    from types import ModuleType
+
+    from ggfw.hookspecs import PLUGIN_API, hookimpl
+
+    module = ModuleType("bad_plugin")
+    module.GGFW_PLUGIN_API = PLUGIN_API  # type: ignore[attr-defined]
+
+    def hook() -> Any:
+        return descriptors
+
+    hook.__name__ = f"ggfw_register_{kind}"
+    setattr(module, hook.__name__, hookimpl(hook))
+    monkeypatch.setitem(sys.modules, "bad_plugin", module)
+    doors = [ep for ep in entry_points(group="ggfw") if ep.value.startswith("ggfw.plugins")]
+    return Registry.load([*doors, EntryPoint("bad", "bad_plugin", "ggfw")], {})
+
+
+BAD = {
+    "order of a stage": ("sampler_stages", SamplerStage(name="s", order=[], load=raises)),  # type: ignore[arg-type]
+    "order that is no number": ("sampler_stages", SamplerStage(name="s", order=float("nan"), load=raises)),  # type: ignore[arg-type]
+    "parameters of a stage": ("sampler_stages", SamplerStage(name="s", order=1, load=raises, params=["a"])),  # type: ignore[arg-type]
+    "description of a skill": ("skills", Skill(name="s", description=3, load=raises)),  # type: ignore[arg-type]
+    "ABI of a backend": ("kernel_backends", KernelBackend(name="b", probe=raises, library=raises, abi="x")),  # type: ignore[arg-type]
+    "match of a dialect": ("chat_dialects", ChatDialect(name="d", match=3, load=raises)),  # type: ignore[arg-type]
+    "names of an architecture": ("architectures", ArchitectureSpec(name="a", gguf_names=[3], load=raises)),  # type: ignore[list-item]
+    "no descriptor": ("model_sources", 3),
+    "load of a source": ("model_sources", ModelSource(name="x", load=3)),  # type: ignore[arg-type]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", list(BAD))
+def test_descriptors_of_the_wrong_types_are_rows(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    kind, descriptor = BAD[what]
+    registry = registry_of(monkeypatch, kind, descriptor)
+    assert "gopherllm" in registry.sampler_stages and registry.architectures["llama"]
+    broken = [row for row in registry.rows() if row.plugin == "bad"]
+    assert len(broken) == 1 and broken[0].state == "failed" and broken[0].reason, broken
+
+
+@pytest.mark.parametrize("bad", [raises, nonsense])
+def test_functions_that_are_asked_later(monkeypatch: pytest.MonkeyPatch, bad: Any) -> None:
+    """A probe or a match that fails or answers nonsense chooses nobody, and takes nothing from others."""
+    registry = registry_of(monkeypatch, "kernel_backends", KernelBackend(name="zz", probe=bad, library=bad))
+    assert registry.backends()[0].name != "zz" and registry.rows("kernel_backends")
+    registry = registry_of(monkeypatch, "chat_dialects", ChatDialect(name="zz", match=bad, load=bad))
+    assert registry.dialect_for({"tokenizer.chat_template": "<|im_start|><tool_call>"}).name != "zz"
+    registry = registry_of(
+        monkeypatch, "architectures", ArchitectureSpec(name="zz", gguf_names=["zz"], load=bad, match=bad)
+    )
+    assert registry.architecture_for({"general.architecture": "llama"}).name == "llama"
+
+
+@pytest.mark.parametrize("bad", ["raise ValueError('mine')", "return 'nonsense'"])
+def test_a_stage_that_fails_ends_its_request_with_an_error(tmp_path: Path, bad: str) -> None:
+    code = f"""
+from ggfw import SamplerStage, hookimpl
+GGFW_PLUGIN_API = 1
+class Stage:
+    def apply(self, *a, **k): {bad}
+    __call__ = apply
+def make(params): return Stage()
+@hookimpl
+def ggfw_register_sampler_stages(): return [SamplerStage(name="bad", order=50, load=make, params={{"bad": 0}})]
+"""
+    env = install(tmp_path, code)
+    begin = time.monotonic()
+    done = run(
+        env, "run", str(write_llama(tmp_path / "m.gguf")), "hello", "--raw", "--max-tokens", "2",
+        "--samplers", "bad;temperature",
+    )  # fmt: skip
+    assert done.returncode in (1, 2) and "Traceback" not in done.stderr, done.stdout + done.stderr
+    assert done.stderr.count("ggfw: error:") <= 1 and time.monotonic() - begin < 60
