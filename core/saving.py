@@ -14,7 +14,7 @@ import numpy as np
 from ggfw.cache import PAGE_SIZE, OutOfPages
 from ggfw.cache.saved import SavedPrefix
 from ggfw.engine import WAIT
-from ggfw.errors import ContextLengthExceeded, InvalidRequest
+from ggfw.errors import CacheFileError, ContextLengthExceeded, InvalidRequest
 
 if TYPE_CHECKING:
     from ggfw.engine import Engine
@@ -82,11 +82,13 @@ def take_in(engine: Engine, saved: SavedPrefix, key: Hashable = None) -> Generat
         (through StopIteration) how many tokens that are.
 
     Raises:
+        CacheFileError: tokens, pages and state do not belong together.
         ContextLengthExceeded: this context is too short for them.
         OutOfPages: the cache has no room, and nobody will make any.
     """
     model, tree = engine.model, engine.reuse.tree
     n, cache = len(saved.tokens), model.cache
+    _check(engine, saved)
     room = min([model.n_ctx, *(pool.n_pages * PAGE_SIZE for pool in cache.pools)])
     if n > room:
         raise ContextLengthExceeded(n, room)
@@ -113,3 +115,27 @@ def take_in(engine: Engine, saved: SavedPrefix, key: Hashable = None) -> Generat
         sequence.close()
         tree.trim()
     return n
+
+
+def _check(engine: Engine, saved: SavedPrefix) -> None:
+    """Compare the sizes of what was saved with what its tokens take here.
+
+    Raises:
+        CacheFileError: they differ.
+    """
+    cache, memory = engine.model.cache, engine.reuse.tree.memory
+    n = len(saved.tokens)
+    wanted = [
+        (-(-n // PAGE_SIZE) - pool.spec.first_block(n), n_bytes)
+        for pool, n_bytes in zip(cache.pools, memory.page_bytes, strict=True)
+    ]
+    good = (
+        n > 0
+        and max(saved.tokens) < engine.model.n_vocab
+        and [pages.shape for pages in saved.pages] == wanted
+        and saved.state.size == memory.state_bytes
+    )
+    if not good:
+        raise CacheFileError(
+            "the saved cache is damaged: its tokens, pages and state do not belong together; save it again"
+        )

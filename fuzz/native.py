@@ -124,8 +124,9 @@ def fuzz(name: str, seconds: float, *, seed: int, findings: Path) -> dict[str, A
     )
     coverage = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", told)
     found = sorted(p.name for p in folder.glob("*-*") if p.is_file())
+    names = ("edges", "features", "corpus")
     return {
         **result, "executions": int(counted[-1]) if counted else 0,
-        "coverage": dict(zip(("edges", "features", "corpus"), map(int, coverage[-1]), strict=True)) if coverage else None,
+        "coverage": dict(zip(names, map(int, coverage[-1]), strict=True)) if coverage else None,
         "findings": found or (["told.txt"] if done.returncode else []),
     }  # fmt: skip

@@ -45,6 +45,7 @@ TARGETS = {
     "http": "fuzz.targets.http:target",
     "plugins": "fuzz.targets.plugins:target",
     "files": "fuzz.targets.files:target",
+    "caches": "fuzz.targets.caches:target",
     "batch": "fuzz.targets.batch:target",
 }
 

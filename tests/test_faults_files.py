@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_models import write_llama
 
 import ggfw
-from ggfw.errors import GgfwError, ModelFileError
+from ggfw.cache.saved import MAGIC
+from ggfw.errors import CacheFileError, GgfwError, ModelFileError
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="mapped files cannot shrink on Windows")
 
@@ -80,3 +84,34 @@ def test_a_file_that_is_cut_short_before_it_is_loaded(tmp_path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(ModelFileError, match="truncated"):
         ggfw.load(path)
+
+
+#: What is changed in a saved cache whose checksum is right; the fuzzer found the first four.
+SAVED: dict[str, Any] = {
+    "facts that are none": lambda h: h | {"facts": 3},
+    "fewer tokens than pages": lambda h: h | {"tokens": h["tokens"][:3]},
+    "no tokens": lambda h: {k: v for k, v in h.items() if k != "tokens"},
+    "nesting": lambda h: "[" * 100_000,
+    "negative sizes": lambda h: h | {"pages": [[-1, 4]], "state": -4},
+    "tokens of another vocabulary": lambda h: h | {"tokens": [10**6] * len(h["tokens"])},
+    "tokens that are none": lambda h: h | {"tokens": [[1]] * len(h["tokens"])},
+    "a state that nobody has": lambda h: h | {"state": 4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", list(SAVED))
+def test_saved_caches_with_a_right_checksum_and_wrong_content(tmp_path: Path, what: str) -> None:
+    with ggfw.load(write_llama(tmp_path / "m.gguf"), threads=1, ctx=128) as model:
+        prompt = model.tokenize("the sea and the stars and the hills")
+        model.generate(prompt, max_tokens=1)
+        model.save_cache(tmp_path / "c", prompt)
+        data = (tmp_path / "c").read_bytes()
+        begin = len(MAGIC) + 8
+        end = begin + int.from_bytes(data[len(MAGIC) : begin], "little")
+        changed = SAVED[what](json.loads(data[begin:end]))
+        text = (changed if isinstance(changed, str) else json.dumps(changed)).encode()
+        made = MAGIC + len(text).to_bytes(8, "little") + text + data[end:-32]
+        (tmp_path / "c").write_bytes(made + hashlib.sha256(made).digest())
+        with pytest.raises(CacheFileError, match="damaged"):
+            model.load_cache(tmp_path / "c")
+        assert model.generate(prompt, max_tokens=1).usage.completion_tokens

@@ -97,6 +97,9 @@ class SavedPrefix:
             if n > min(_MOST_HEADER, len(data)):
                 raise ValueError("its header is too long")
             header = json.loads(data[at : at + n])
+            sizes = [size for pair in header["pages"] for size in pair] + [header["state"], *header["tokens"]]
+            if not all(type(size) is int and 0 <= size < 2**31 for size in sizes):
+                raise ValueError("it holds a number that is none of its kind")
             at += n
             body = np.frombuffer(data, np.uint8)[at:-_DIGEST]
             begin, pages = 0, []
@@ -106,9 +109,9 @@ class SavedPrefix:
             state = body[begin : begin + header["state"]]
             if begin + state.size != body.size or state.size != header["state"]:
                 raise ValueError("its length is wrong")
-            tokens = [int(t) for t in header["tokens"]]
-            found = header["facts"]
-        except (ValueError, KeyError, TypeError) as exc:
+            tokens = header["tokens"]
+            found = dict(header["facts"])
+        except (ValueError, KeyError, TypeError, RecursionError) as exc:
             raise CacheFileError(f"{path}: the saved cache is damaged ({exc}); save it again") from exc
         for name, value in facts.items():
             if found.get(name) != value:
