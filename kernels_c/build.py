@@ -21,9 +21,9 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -79,11 +79,13 @@ class Target:
         system: ``linux``, ``darwin`` or ``windows``.
         family: ``x86_64`` or ``aarch64``; others get the generic unit.
         flags: compiler flags that choose the target; empty for this machine.
+        spelling: flags of instruction sets that its compiler calls otherwise.
     """
 
     system: str
     family: str
     flags: tuple[str, ...] = ()
+    spelling: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def here(cls) -> Target:
@@ -114,7 +116,8 @@ class Target:
 
     def units(self) -> dict[str, tuple[str, ...]]:
         """Return the flags of each instruction set of this processor family."""
-        return UNITS.get(self.family, {"generic": ()})
+        units = UNITS.get(self.family, {"generic": ()})
+        return {isa: tuple(self.spelling.get(flag, flag) for flag in flags) for isa, flags in units.items()}
 
 
 def compiler_from_environ() -> list[str]:

@@ -30,6 +30,12 @@ TARGETS = {
     "aarch64-windows-gnu": ("windows", "aarch64"),
 }
 
+#: zig takes no ``-march`` for arm64.
+SPELLING = {
+    "-march=armv8.2-a+dotprod": "-mcpu=generic+dotprod",
+    "-march=armv8.2-a+dotprod+i8mm": "-mcpu=generic+dotprod+i8mm",
+}
+
 
 def load_build() -> ModuleType:
     """Return ``kernels_c/build.py`` as a module, installed or not."""
@@ -65,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     failed = False
     for name in args.targets or TARGETS:
         system, family = TARGETS[name]
-        target = build.Target(system, family, ("-target", name))
+        target = build.Target(system, family, ("-target", name), SPELLING)
         notes: list[str] = []
         try:
             made = build.build(

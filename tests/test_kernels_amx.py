@@ -16,9 +16,11 @@ BOUND = {twin.Q8: 4e-3, twin.Q16: 3e-5, twin.F32: 1e-6}
 SUMS = {twin.Q8: 1e-4, twin.Q16: 4e-6, twin.F32: 1e-6}
 
 
-def matrices(name: str, n_in: int, parts: list[np.ndarray]) -> twin.Matrices:
+def matrices(
+    name: str, n_in: int, parts: list[np.ndarray], op: int = twin.LINEAR, n_expert: int = 1
+) -> twin.Matrices:
     model = twin.library("amx-model", variant("amx-model"))
-    return twin.Matrices(model, name, n_in, parts, packer=twin.library("avx512"))
+    return twin.Matrices(model, name, n_in, parts, op, n_expert, twin.library("avx512"))
 
 
 def columns(name: str, n: int) -> int:
@@ -138,3 +140,41 @@ def test_not_a_number_is_seen() -> None:
     x[1, 40] = np.nan
     [got] = twin.linear(made, x)
     assert np.isnan(got[1]).all() and np.isfinite(got[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("name", ["BF16", "Q4_1:Q16", "Q6_K:Q8"])
+@pytest.mark.parametrize("by_slot", [False, True])
+def test_experts(name: str, by_slot: bool) -> None:
+    """Rows go through the experts they chose, however many choose the same; alone they have the same bits."""
+    n_expert, k, n_out, n_in = 6, 2, 88, columns(name, 288)
+    rng = np.random.default_rng(1)
+    rows = twin.random_rows(name, n_expert * n_out, n_in, rng)
+    made = matrices(name, n_in, [rows], twin.MOE_LINEAR, n_expert)
+    bias = rng.standard_normal((n_expert, n_out)).astype(np.float32)
+    scale = rng.uniform(0.5, 2, n_expert).astype(np.float32)
+    values = twin.values_of(name, rows).astype(np.float64).reshape(n_expert, n_out, n_in)
+    x = rng.standard_normal((200, k, n_in) if by_slot else (200, n_in)).astype(np.float32)
+    ids = np.stack([rng.permutation(n_expert)[:k] for _ in range(200)]).astype(np.int32)
+    ids[:150, 0], ids[:150, 1] = 3, 1  # more than fit one block of rows
+    slots = x if by_slot else np.repeat(x[:, None], k, 1)
+    kept = twin.seen(name, np.ascontiguousarray(slots).reshape(-1, n_in)).reshape(200, k, n_in)
+    want = (np.einsum("rki,rkoi->rko", kept, values[ids]) + bias[ids]) * scale[ids][..., None]
+    for n in (1, 2, 40, 200):
+        got = twin.moe_linear(made, x[:n], ids[:n], bias=bias, expert_scale=scale, shuffle=n)
+        assert twin.error(got, want[:n]) < BOUND[twin.activation(name)]
+        np.testing.assert_array_equal(
+            got[:1], twin.moe_linear(made, x[:1], ids[:1], bias=bias, expert_scale=scale)
+        )
+
+
+def test_each_slot_has_its_matrix_without_ids() -> None:
+    rng = np.random.default_rng(6)
+    rows = twin.random_rows("Q8_0", 5 * 40, 64, rng)
+    made = matrices("Q8_0:Q16", 64, [rows], twin.MOE_LINEAR, 5)
+    x = rng.standard_normal((70, 5, 64)).astype(np.float32)
+    ids = np.tile(np.arange(5, dtype=np.int32), (70, 1))
+    got = twin.moe_linear(made, x, None)
+    np.testing.assert_array_equal(got, twin.moe_linear(made, x, ids))
+    values = twin.values_of("Q8_0", rows).astype(np.float64).reshape(5, 40, 64)
+    kept = twin.seen("Q8_0:Q16", x.reshape(-1, 64)).reshape(x.shape)
+    assert twin.error(got, np.einsum("rsi,soi->rso", kept, values)) < BOUND[twin.Q16]

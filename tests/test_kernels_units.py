@@ -62,7 +62,7 @@ def test_prompt_products_of_a_partial_unit_stand_beside_decode_products(registry
     assert names(kernels.find("linear", Q4_1)) == ("linear_Q4_1_Q16_avx512", "linear_Q4_1_Q16_amx-model")
     assert names(kernels.find("linear", BF16)) == ("linear_BF16_F32_avx512", "linear_BF16_F32_amx-model")
     assert names(kernels.find("linear", F16)) == ("linear_F16_F32_avx512", "linear_F16_F32_avx512")
-    assert names(kernels.find("moe_linear", Q4_1))[1] == "moe_linear_Q4_1_Q16_avx512"
+    assert names(kernels.find("moe_linear", Q4_1))[1] == "moe_linear_Q4_1_Q16_amx-model"
     int8 = KernelSet(registry=registry, activations="int8")
     assert names(int8.find("linear", Q4_1)) == ("linear_Q4_1_Q8_avx512", "linear_Q4_1_Q8_amx-model")
     exact = KernelSet(registry=registry, activations="f32")
@@ -73,7 +73,7 @@ def test_prompt_products_of_a_partial_unit_stand_beside_decode_products(registry
     assert names(without.find("linear", Q4_1)) == ("linear_Q4_1_Q16_avx512",) * 2
 
 
-@pytest.mark.parametrize("name", ["q-llama-Q2_K", "q-llama-small-BF16", "q-llama-small-Q8_0"])
+@pytest.mark.parametrize("name", ["q-llama-Q2_K", "q-llama-small-BF16", "q-mixtral-small-Q8_0"])
 def test_logits_of_tiles_are_close_to_those_of_int16(
     registry: Registry, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

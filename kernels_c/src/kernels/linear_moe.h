@@ -1,15 +1,9 @@
-/* linear_moe.h: GGFW_OP_MOE_LINEAR: every row goes through the k experts that routing chose for it.
- *
- * A *pair* is (row, slot); pair i = row i / k, slot i % k. All pairs of one expert are multiplied together, so that its
- * weights are read and unpacked once; experts that nobody chose are not touched. Chunk counts must not depend on the
- * choice, so a chunk is (candidate, group of panels) with min(pairs, experts) candidates: with few pairs a candidate is
- * a pair, and it answers for its expert if no earlier pair has the same; with many it is the expert itself.
- *
- * Without ids there is no choice: slot s goes through matrix s (products by head). k is the number of matrices then.
- */
+/* linear_moe.h: GGFW_OP_MOE_LINEAR: every row goes through the k experts that routing chose for it; see
+ * linear_experts.h. A chunk is (candidate, group of panels). */
 #ifndef GGFW_LINEAR_MOE_H
 #define GGFW_LINEAR_MOE_H
 
+#include "linear_experts.h"
 #include "linear_panels.h"
 
 LINEAR_INLINE int32_t linear_moe_groups(const ggfw_step *step, const ggfw_run *run, int32_t candidates)
@@ -17,12 +11,6 @@ LINEAR_INLINE int32_t linear_moe_groups(const ggfw_step *step, const ggfw_run *r
     const ggfw_weight *w = step->weight[0];
     const int64_t panels = (w->n_out + LINEAR_PANEL - 1) / LINEAR_PANEL;
     return linear_panel_groups(panels, linear_ops_of(w->format, step->in[0].type)->panel_bytes(w->n_in), 1, candidates, run->n_threads);
-}
-
-LINEAR_INLINE int32_t linear_moe_candidates(const ggfw_step *step, int32_t rows)
-{
-    const int64_t pairs = (int64_t)rows * step->params.moe.n_used;
-    return pairs < step->weight[0]->n_expert ? (int32_t)pairs : (int32_t)step->weight[0]->n_expert;
 }
 
 static int32_t linear_moe_n_chunks(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end)
@@ -39,13 +27,6 @@ static int64_t linear_moe_scratch_size(const ggfw_step *step, const ggfw_run *ru
                               rows * step->params.moe.n_used);
 }
 
-LINEAR_INLINE int32_t linear_moe_expert(const ggfw_step *step, const ggfw_run *run, int32_t row, int32_t slot)
-{
-    const ggfw_view *ids = &step->in[1];
-    if (ids->width == 0) return slot;
-    return ((const int32_t *)(run->arena + ids->offset + (int64_t)row * ids->stride))[slot];
-}
-
 static void linear_moe_run(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end,
                            int32_t chunk, void *scratch)
 {
@@ -58,19 +39,9 @@ static void linear_moe_run(const ggfw_step *step, const ggfw_run *run, int32_t r
     const int32_t groups = linear_moe_groups(step, run, candidates);
     const int32_t candidate = chunk / groups, group = chunk % groups;
 
-    int32_t expert = candidate;
-    int64_t pair = 0; /* no pair before it has this expert */
-    int64_t next = 1; /* from one pair to the next that may have it */
-    if (step->in[1].width == 0) {
-        pair = expert;
-        next = k;
-    }
-    if (pairs < weight->n_expert) {
-        expert = linear_moe_expert(step, run, row_begin + candidate / k, candidate % k);
-        if (expert < 0 || expert >= weight->n_expert) return; /* no step before wrote this */
-        for (pair = 0; pair < candidate; pair++)
-            if (linear_moe_expert(step, run, row_begin + (int32_t)(pair / k), (int32_t)(pair % k)) == expert) return;
-    }
+    int64_t pair, next;
+    const int32_t expert = linear_moe_first(step, run, row_begin, row_end, candidate, &pair, &next);
+    if (expert < 0) return;
     const int64_t panels = (weight->n_out + LINEAR_PANEL - 1) / LINEAR_PANEL;
     const int64_t first = panels * group / groups, end = panels * (group + 1) / groups;
     const uint8_t *matrix = (const uint8_t *)weight->data + expert * weight->expert_stride;
