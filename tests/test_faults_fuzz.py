@@ -72,3 +72,13 @@ def test_native_fuzzers(name: str, tmp_path: Path) -> None:
     told = [path.read_text("utf-8", "replace")[-3000:] for path in (tmp_path / name).glob("told.txt")]
     assert not result["findings"], "\n".join(told)
     assert result["executions"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(native.compiler() is None, reason="there is no clang with libFuzzer")
+def test_what_native_fuzzers_have_found() -> None:
+    for path in sorted((ROOT / "tests" / "data" / "hostile").glob("c-*.bin")):
+        name = next(name for name in native.TARGETS if path.name.startswith(name))
+        program = native.build(name, native.compiler() or "")
+        done = subprocess.run([str(program), str(path)], capture_output=True, text=True, errors="replace")
+        assert done.returncode == 0, f"{path.name}: {done.stderr[-3000:]}"

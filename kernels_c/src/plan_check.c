@@ -28,6 +28,21 @@ static int view_fits(const ggfw_executor *e, const ggfw_view *v, int64_t n_rows)
     return rows_fit(e, v, n_rows, activation_row_bytes(v->type, v->width));
 }
 
+/* Two views are one place, or share no byte: rows that overlap in part are nobody's intention, and copies between them
+ * would be undefined. Column ranges of the same rows share none. */
+static int same_or_apart(const ggfw_view *a, int64_t n_a, const ggfw_view *b, int64_t n_b) {
+    if (a->width == 0 || b->width == 0 || n_a == 0 || n_b == 0 || (a->offset == b->offset && a->stride == b->stride))
+        return 1;
+    int64_t bytes_a = activation_row_bytes(a->type, a->width), bytes_b = activation_row_bytes(b->type, b->width);
+    if (a->offset + (n_a - 1) * a->stride + bytes_a <= b->offset ||
+        b->offset + (n_b - 1) * b->stride + bytes_b <= a->offset)
+        return 1;
+    if (a->stride != b->stride || a->stride == 0) return 0;
+    int64_t distance = (b->offset - a->offset) % a->stride;
+    if (distance < 0) distance += a->stride;
+    return distance >= bytes_a && a->stride - distance >= bytes_b;
+}
+
 static int is_floats(const ggfw_view *v, int64_t n) { return n > 0 && v->width == n && v->type == GGFW_F32; }
 static int absent_or_floats(const ggfw_view *v, int64_t n) { return v->width == 0 || is_floats(v, n); }
 static int is_integers(const ggfw_view *v, int64_t n) { return n > 0 && v->width == n && v->type == GGFW_I32; }
@@ -294,5 +309,9 @@ int step_is_good(const ggfw_executor *e, const ggfw_step *s) {
         if (!view_fits(e, &s->in[i], domain_rows(&e->run, from))) return 0;
     for (int i = 0; i < GGFW_MAX_OUTPUTS; i++)
         if (!view_fits(e, &s->out[i], domain_rows(&e->run, s->domain))) return 0;
+    for (int i = 0; i < GGFW_MAX_INPUTS; i++)
+        for (int o = 0; o < GGFW_MAX_OUTPUTS; o++)
+            if (!same_or_apart(&s->in[i], domain_rows(&e->run, from), &s->out[o], domain_rows(&e->run, s->domain)))
+                return 0;
     return op_is_good(e, s);
 }
