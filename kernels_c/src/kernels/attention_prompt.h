@@ -30,13 +30,22 @@ VF_INLINE int32_t prompt_padded_queries(const ggfw_attention *p) {
     return (prompt_rows(p) * (p->n_head / p->n_head_kv) + PROMPT_TILE - 1) / PROMPT_TILE * PROMPT_TILE;
 }
 
+/* Rows per chunk in a step of n rows: as many as fit, or fewer, until the threads share the chunks evenly. What a row gets
+ * does not depend on the cut. */
+static int32_t prompt_rows_of(const ggfw_attention *p, const ggfw_run *run, int32_t n) {
+    int32_t blocks = chunks_of_rows(0, n, prompt_rows(p)), most = blocks + run->n_threads;
+    for (int32_t b = blocks; b < most && 4 * b <= n; b++)
+        if (b * p->n_head_kv % run->n_threads == 0) return chunks_of_rows(0, n, b);
+    return prompt_rows(p);
+}
+
 static int32_t prompt_chunks(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end) {
     const ggfw_attention *p = &step->params.attention;
-    int32_t blocks = 0;
+    int32_t blocks = 0, per_chunk = prompt_rows_of(p, run, row_end - row_begin);
     for (int32_t row = row_begin; row < row_end;) {
         const ggfw_segment *s = &run->batch->segments[run->batch->row_segment[row]];
         int32_t end = smaller(row_end, s->row + s->n_rows);
-        blocks += chunks_of_rows(row, end, prompt_rows(p));
+        blocks += chunks_of_rows(row, end, per_chunk);
         row = end;
     }
     return blocks * p->n_head_kv;
@@ -303,19 +312,19 @@ static void prompt_end(const ggfw_step *step, const ggfw_run *run, int32_t row, 
 static void prompt_run(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end, int32_t chunk,
                        void *scratch) {
     const ggfw_attention *p = &step->params.attention;
-    int32_t kv_head = chunk % p->n_head_kv, row = row_begin, end;
+    int32_t kv_head = chunk % p->n_head_kv, row = row_begin, end, per_chunk = prompt_rows_of(p, run, row_end - row_begin);
     /* Last rows first: they see the most keys, and a long chunk at the end would keep one thread waiting. */
     int32_t block_of_rows = (prompt_chunks(step, run, row_begin, row_end) - 1 - chunk) / p->n_head_kv;
     const ggfw_segment *segment;
     for (;;) { /* find the segment of the block */
         segment = &run->batch->segments[run->batch->row_segment[row]];
         end = smaller(row_end, segment->row + segment->n_rows);
-        int32_t blocks = chunks_of_rows(row, end, prompt_rows(p));
+        int32_t blocks = chunks_of_rows(row, end, per_chunk);
         if (block_of_rows < blocks) break;
         block_of_rows -= blocks;
         row = end;
     }
-    row_range rows = rows_of_chunk(row, end, prompt_rows(p), block_of_rows);
+    row_range rows = rows_of_chunk(row, end, per_chunk, block_of_rows);
     int32_t n_queries = (rows.end - rows.begin) * (p->n_head / p->n_head_kv);
     prompt_work w;
     prompt_layout(p, scratch, &w);
