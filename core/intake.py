@@ -93,7 +93,27 @@ class Intake:
             raise InvalidRequest(
                 f"token id {biased} is not in the vocabulary of {model.n_vocab}", param="logit_bias"
             )
+        self._check_bans(request)
         return min(n_ctx - n, wanted if wanted is not None else n_ctx)
+
+    def _check_bans(self, request: Request) -> None:
+        """Refuse a request that leaves no token for the first draw: later ones have as many or more."""
+        params, n_vocab = request.params, self.model.n_vocab
+        if not any(bias == float("-inf") for bias in params.logit_bias.values()):
+            return
+        tokenizer = self.model.tokenizer
+        banned = {token for token, bias in params.logit_bias.items() if bias == float("-inf")}
+        banned |= {token for token in tokenizer.suppressed_ids if token < n_vocab}
+        by_bias = len(banned)
+        if params.min_tokens or request.ignore_eos:
+            banned |= {token for token in tokenizer.eog_ids if token < n_vocab}
+        if len(banned) < n_vocab:
+            return
+        why = "" if by_bias == n_vocab else (" and " + ("ignore_eos" if request.ignore_eos else "min_tokens"))
+        raise InvalidRequest(
+            f"logit_bias{why} rules out all {n_vocab} tokens of the vocabulary; leave at least one",
+            "logit_bias",
+        )
 
     def start(self, work: Running) -> None:
         """Give an admitted request its sampler: native where possible, else a host row."""
