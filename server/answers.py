@@ -15,7 +15,6 @@ from ggfw.chat.deltas import Delta
 from ggfw.errors import GgfwError
 from ggfw.library import Model
 from ggfw.result import Result
-from ggfw.server.errors import NotReady
 from ggfw.server.generation import Choice, Generation, check_room, submit, with_preset
 from ggfw.server.pool import Lease
 from ggfw.server.state import State, served
@@ -258,11 +257,9 @@ async def answering(
         lease: of the model, where the caller has one already.
 
     Raises:
-        ModelNotFound, InvalidRequest, QueueFull, NotReady: before anything runs.
+        ModelNotFound, InvalidRequest, QueueFull: before anything runs.
     """
     state = served(request)
-    if state.ending:
-        raise NotReady("the server is being stopped")
     async with contextlib.AsyncExitStack() as stack:
         held: Lease
         if lease is not None:

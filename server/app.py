@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -136,8 +137,15 @@ def _watch(app: Sanic) -> None:
 
     @app.before_server_stop
     async def _ending(app: Sanic) -> None:
-        app.ctx.ggfw.ending = True
+        # The socket is still open: new requests get a 503, and what is under way may finish. Who interrupts once
+        # more does not want to wait.
+        again, state.ending = state.ending, True
         app.ctx.ggfw_expiry.cancel()
+        end = time.monotonic() + (0.0 if again else float(app.config.GRACEFUL_SHUTDOWN_TIMEOUT))
+        while state.under_way and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        # What is left is for connections to send what they have.
+        app.config.GRACEFUL_SHUTDOWN_TIMEOUT = max(0.5, end - time.monotonic())
 
 
 def mount(

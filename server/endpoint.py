@@ -10,7 +10,9 @@ from typing import Any
 from sanic import Blueprint, Request
 
 from ggfw.errors import InvalidRequest
+from ggfw.server.errors import NotReady
 from ggfw.server.fields import Body
+from ggfw.server.state import served
 from ggfw.server.streams import fail
 
 Handler = Callable[..., Awaitable[Any]]
@@ -39,6 +41,9 @@ class Endpoint:
 #: A body may hold one value (with its key) for so many bytes of its largest size: each takes a hundred
 #: bytes and more when it is read, however short it is.
 BYTES_PER_VALUE = 14
+
+#: Methods that start no work: they are answered to the end.
+READING = ("GET", "HEAD", "OPTIONS")
 
 #: Every endpoint that has been declared, by blueprint.
 DECLARED: dict[str, list[Endpoint]] = {}
@@ -70,6 +75,13 @@ def endpoint(
     def decorate(handler: Handler) -> Handler:
         @functools.wraps(handler)
         async def run(request: Request, *args: Any, **kwargs: Any) -> Any:
+            state = served(request)
+            if state.ending and request.method not in READING:
+                raise NotReady("the server is being stopped")
+            with state.answering():
+                return await answer(request, *args, **kwargs)
+
+        async def answer(request: Request, *args: Any, **kwargs: Any) -> Any:
             if body is None:
                 return await handler(request, *args, **kwargs)
             content = request.body

@@ -119,6 +119,8 @@ def problem_of(error: BaseException) -> Problem:
             found.headers["Retry-After"] = "5"
     if isinstance(error, QueueFull):
         found.headers["Retry-After"] = str(math.ceil(error.retry_after))
+    if isinstance(error, NotReady):
+        found.headers["Retry-After"] = "5"
     if isinstance(error, Unauthorized):
         found.headers["WWW-Authenticate"] = "Bearer"
     return found

@@ -88,6 +88,8 @@ def install(app: Sanic | Blueprint, *, keys: Keys = None, origins: Origins = Non
                 headers["Access-Control-Max-Age"] = "600"
         state = getattr(request.app.ctx, "ggfw", None)
         if state is not None:
+            if state.ending and hasattr(request.stream, "keep_alive"):
+                request.stream.keep_alive = False  # the client's next request may find another server
             route = request.route.path if request.route is not None else ""
             state.metrics.http(f"/{route}" if route else "none", request.method, response.status)
 

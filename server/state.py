@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ class State:
         skills: what conversations may load; as :meth:`ggfw.Model.chat` takes it.
         metrics: counters and histograms.
         embedding: requests that embed now, by model.
+        under_way: requests that are being answered now.
         ending: whether the server is being stopped.
         started: Unix time.
     """
@@ -55,8 +57,18 @@ class State:
     skills: Any = None
     metrics: Metrics = field(default_factory=Metrics)
     embedding: dict[int, int] = field(default_factory=dict)
+    under_way: int = 0
     ending: bool = False
     started: float = field(default_factory=time.time)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count a request as under way inside: the server's end waits for it."""
+        self.under_way += 1
+        try:
+            yield
+        finally:
+            self.under_way -= 1
 
     def say(self, event: str, fields: dict[str, Any]) -> None:
         """Write a line to the log, if there is one."""

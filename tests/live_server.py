@@ -33,6 +33,7 @@ class LiveServer:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.app.config.GRACEFUL_SHUTDOWN_TIMEOUT = 0.2  # what a test has left open is not worth waiting for
         if self._loop is not None and self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(20)
