@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     p.n_dry_single = (int32_t)below(&c, 3);
     for (int i = 0; i < 2; i++) breakers[i] = (int32_t)below(&c, 20);
     p.dry_single = breakers;
-    p.n_dry_longer = (int32_t)below(&c, 3);
+    p.n_dry_longer = 4 * (int32_t)below(&c, 3); /* places, of which each breaker takes four */
     for (int i = 0; i < 2; i++) {
         longer[4 * i] = i * 10;
         longer[4 * i + 1] = 2;

@@ -195,6 +195,13 @@ static int copy_is_good(const ggfw_executor *e, const ggfw_step *s) {
     if (p->slots <= 1)
         return s->in[0].width > 0 && s->in[0].width == s->out[0].width && s->in[0].type == s->out[0].type;
     int64_t n = s->out[0].width / p->slots, last = p->slots - 1, rows = domain_rows(&e->run, s->domain);
+    /* What slots reach over, which widths do not tell; nothing is moved within one place. */
+    ggfw_view from = s->in[0], to = s->out[0];
+    int64_t reach = last * (p->from > p->to ? p->from : p->to) + n;
+    if (reach > INT32_MAX || (from.offset == to.offset && from.stride == to.stride)) return 0;
+    from.width = (int32_t)(last * p->from + n);
+    to.width = (int32_t)(last * p->to + n);
+    if (!same_or_apart(&from, rows, &to, rows)) return 0;
     return is_floats(&s->out[0], n * p->slots) && s->in[0].width > 0 && s->in[0].type == GGFW_F32 && p->from >= 0 &&
            p->to >= 0 && rows_fit(e, &s->in[0], rows, (last * p->from + n) * (int64_t)sizeof(float)) &&
            rows_fit(e, &s->out[0], rows, (last * p->to + n) * (int64_t)sizeof(float));

@@ -289,10 +289,23 @@ static int make_arrays(ggfw_sampler *s) {
     return s->bias && s->end_ids && s->note_ids && s->note_logprobs;
 }
 
+/* Leave out stages whose value switches them off: they would have no candidates, or no memory, to work on. */
+static void drop_idle_stages(ggfw_sampler_params *p) {
+    int32_t n = p->n_stages < 32 ? p->n_stages : 32;
+    p->n_stages = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t stage = p->stages[i];
+        if ((stage == GGFW_STAGE_TOP_K && p->top_k < 1) || (stage == GGFW_STAGE_TYPICAL && !(p->typical_p < 1.0f)))
+            continue;
+        p->stages[p->n_stages++] = stage;
+    }
+}
+
 ggfw_sampler *ggfw_sampler_new(const ggfw_sampler_params *params) {
     ggfw_sampler *s = calloc(1, sizeof *s);
     if (!s) return NULL;
     s->params = *params;
+    drop_idle_stages(&s->params);
     s->params.bias_ids = s->params.end_ids = s->params.dry_single = s->params.dry_longer = NULL;
     s->params.bias_values = NULL;
     s->rng = ggfw_rng_seeded(params->seed);

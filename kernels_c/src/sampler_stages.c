@@ -60,7 +60,7 @@ static int32_t *sort_by_distance(const double *distance, int32_t n, int32_t *fro
 /* Keep the candidates whose surprise is nearest to the entropy until their probabilities exceed p. */
 static void apply_typical(ggfw_sampler *s, float p, int32_t min_keep) {
     const int32_t n = s->n_candidates;
-    if (n < 2 || !(p < 1.0f)) return; /* everything stays, and `distance` has no memory then */
+    if (n < 2) return;
     const double total = softmax_terms(s), log_total = log(total);
     double entropy = 0.0;
     for (int32_t i = 0; i < n; i++) {
