@@ -147,7 +147,12 @@ class NonFiniteLogits(GenerationError):
 
 
 class ConstraintFailed(GenerationError):
-    """A constraint leads to a place where no token is allowed, or takes more than its bounds."""
+    """A constraint leads to a place where no token is allowed, or takes more than its bounds.
+
+    ``param`` may name the field that asked for it.
+    """
+
+    param: str | None = None
 
 
 class GenerationCanceled(GenerationError):

@@ -12,7 +12,7 @@ from typing import Any
 from sanic import Request
 
 from ggfw.chat.deltas import Delta
-from ggfw.errors import GgfwError
+from ggfw.errors import ConstraintFailed, GgfwError
 from ggfw.library import Model
 from ggfw.result import Result
 from ggfw.server.generation import Choice, Generation, check_room, submit, with_preset
@@ -50,7 +50,14 @@ class Answers:
         load_ms: what loading it took for this request.
     """
 
-    def __init__(self, request: Request, lease: Lease, choices: Sequence[Choice], streaming: bool) -> None:
+    def __init__(
+        self,
+        request: Request,
+        lease: Lease,
+        choices: Sequence[Choice],
+        streaming: bool,
+        forms: Sequence[str | None],
+    ) -> None:
         self.lease = lease
         self.model: Model = lease.model
         self.id = lease.id
@@ -58,6 +65,7 @@ class Answers:
         self.requests = [choice.request for choice in choices]
         self.handles = [choice.handle for choice in choices]
         self._request, self._streaming = request, streaming
+        self._forms = forms  # per choice, the field that says what its answer looks like
         self._state: State = served(request)
         self._reported: set[int] = set()
 
@@ -153,6 +161,8 @@ class Answers:
 
     def _failed(self, index: int, error: BaseException) -> None:
         self.lease.failed(error)
+        if isinstance(error, ConstraintFailed) and error.param is None:
+            error.param = self._forms[index]
         if index not in self._reported:
             self._reported.add(index)
             self._state.failed(self._request, self.id, error)
@@ -274,7 +284,9 @@ async def answering(
         else:
             wanted = [replace(with_preset(one, preset), cache_key=own) for one in wanted]
         choices = await _submitted(held.model, state, wanted, id)
-        answers = Answers(request, held, choices, streaming)
+        several = [wanted] if isinstance(wanted, Generation) else wanted
+        forms = [one.form for one in several for _ in range(one.n)]
+        answers = Answers(request, held, choices, streaming, forms)
         try:
             yield answers
         except asyncio.CancelledError:

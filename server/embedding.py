@@ -18,6 +18,9 @@ from ggfw.server.state import State
 #: Inputs one request may have.
 MAX_INPUTS = 2048
 
+#: What :func:`ggfw.evaluate.pooled` calls the token ids of an input.
+_OF_IDS = ("ids", "messages")
+
 Input = str | Sequence[int]
 
 
@@ -62,12 +65,14 @@ async def embed(
     *,
     dimensions: int | None = None,
     truncate: bool = False,
+    param: str = "input",
 ) -> Embedded:
     """Embed each input; leaving early stops after the one under way.
 
     Args:
         dimensions: only the first so many, at length 1 again.
         truncate: cut inputs that are longer than the context instead of refusing them.
+        param: what errors call the inputs.
 
     Raises:
         InvalidRequest, ContextLengthExceeded: see :func:`ggfw.evaluate.pooled`.
@@ -84,7 +89,14 @@ async def embed(
         lists = await asyncio.to_thread(_encode, model, inputs)
         if truncate:
             lists = [ids[: model.n_ctx] for ids in lists]
-        vectors = [await _vector(model, ids, dimensions) for ids in lists]
+        vectors = []
+        for n, ids in enumerate(lists):
+            try:
+                vectors.append(await _vector(model, ids, dimensions))
+            except InvalidRequest as error:
+                if error.param in _OF_IDS:
+                    error.param = f"{param}[{n}]" if len(lists) > 1 else param
+                raise
     finally:
         state.embedding[id(model)] -= 1
     n_tokens = sum(map(len, lists))

@@ -55,6 +55,16 @@ class Generation:
     cache_key: bytes | None = None
     context: Sequence[int] = ()
 
+    @property
+    def form(self) -> str | None:
+        """The client's name of the field that says what the answer must look like."""
+        grammar = self.options.get("grammar")
+        if grammar is not None:
+            return str(getattr(grammar, "param", None) or "grammar")
+        if not self.tools:
+            return None
+        return "tools" if self.tool_choice in (None, "auto") else "tool_choice"
+
 
 @dataclass(frozen=True)
 class Choice:

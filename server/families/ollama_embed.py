@@ -74,5 +74,5 @@ async def embed_one(request: Request, body: EmbeddingsBody) -> HTTPResponse:
         check_num_ctx(lease.model, body.options.num_ctx if body.options else None)
         if not body.prompt:
             return json({"embedding": []})
-        found = await embed(state, lease.model, [body.prompt], truncate=True)
+        found = await embed(state, lease.model, [body.prompt], truncate=True, param="prompt")
         return json({"embedding": found.vectors[0].tolist()})

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from sanic import Blueprint, Request
 from sanic.response import HTTPResponse, json
 
@@ -90,12 +90,6 @@ class ChatBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFields):
     user: TextHint = None
     id_slot: NumberHint = None
 
-    @model_validator(mode="after")
-    def _supported(self) -> ChatBody:
-        if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs to be true")
-        return self
-
     def names(self) -> dict[str, str]:
         """See :class:`Body`."""
         return {"max_tokens": "max_completion_tokens"} if self.max_completion_tokens is not None else {}
@@ -125,6 +119,8 @@ class ChatBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFields):
             )
         if self.modalities is not None and self.modalities != ["text"]:
             refuse(self, modalities="it writes text only")
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequest("top_logprobs needs logprobs to be true", "top_logprobs")
         limit = self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
         variables = dict(self.chat_template_kwargs or {})
         for name in ("add_generation_prompt", "continue_final_message"):
