@@ -7,14 +7,54 @@ from typing import Any
 
 from ggfw.result import ToolCall
 
+_SPACE = " \t\r\n"
+
 
 def arguments_object(call: ToolCall) -> dict[str, Any]:
-    """The arguments of a call as an object; text that is none (an answer cut off in the middle) under ``_text``."""
+    """The arguments of a call as an object; of a call that was cut, the members that are whole."""
+    text = call.arguments.strip()
     try:
-        found = json.loads(call.arguments) if call.arguments.strip() else {}
+        found = json.loads(text) if text else {}
     except (ValueError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {"_text": call.arguments}
+        return whole_members(text)
+    return found if isinstance(found, dict) else {}
+
+
+def whole_members(text: str) -> dict[str, Any]:
+    """The members that stand whole in the beginning of a JSON object; a value that could go on is not whole.
+
+    >>> whole_members('{"city": "Paris", "days": 1')
+    {'city': 'Paris'}
+    """
+    decoder = json.JSONDecoder()
+    members: dict[str, Any] = {}
+    at = _behind(text, 0, "{")
+    try:
+        while at:
+            key, at = decoder.raw_decode(text, at)
+            at = _behind(text, at, ":")
+            if not at or not isinstance(key, str):
+                break
+            value, at = decoder.raw_decode(text, at)
+            if at == len(text) and not isinstance(value, str | dict | list):
+                break  # more digits could have come
+            members[key] = value
+            at = _behind(text, at, ",")
+    except (ValueError, RecursionError):
+        pass
+    return members
+
+
+def _behind(text: str, at: int, mark: str) -> int:
+    """The place of what follows ``mark``, which stands at ``at`` behind white space; 0: it does not."""
+    while at < len(text) and text[at] in _SPACE:
+        at += 1
+    if text[at : at + 1] != mark:
+        return 0
+    at += 1
+    while at < len(text) and text[at] in _SPACE:
+        at += 1
+    return at
 
 
 def function_tool(name: Any, description: Any, parameters: Any, strict: Any = None) -> dict[str, Any]:

@@ -13,6 +13,11 @@ from served import ONE_CALL, TOOLS_CHATML, TWO_CALLS, Served, function
 TOOLS = [function("f"), function("g")]
 
 
+def of_type(kind: Any) -> dict[str, Any]:
+    """A tool whose arguments are no object."""
+    return {"type": "function", "function": {"name": "f", "parameters": {"type": kind}}}
+
+
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     scripts = {"two calls": TWO_CALLS, "one call": ONE_CALL}
@@ -116,6 +121,9 @@ def test_one_call_at_a_time(served: Served) -> None:
         {"tools": [*TOOLS, function("f")]},
         {"tools": "f"},
         {"tools": [5]},
+        {"tools": [of_type("array")]},
+        {"tools": [of_type("array")], "tool_choice": "required"},
+        {"tools": [of_type(["string", "null"])]},
         {"tools": [function("f") | {"type": "retrieval"}]},
         {"functions": [{"name": "f"}]},
         {"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}},

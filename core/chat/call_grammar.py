@@ -115,11 +115,9 @@ class Lark:
 
 def _object(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """A schema of arguments: it is an object even where it does not say so."""
-    schema = dict(parameters)
-    if not any(key in schema for key in ("type", "$ref", "anyOf", "oneOf", "allOf")):
-        schema = {"type": "object", **schema}
-    if "properties" not in schema and schema.get("type") == "object":
-        schema.setdefault("properties", {})
+    schema = {**parameters, "type": "object"}
+    if not any(key in schema for key in ("properties", "$ref", "anyOf", "oneOf", "allOf")):
+        schema["properties"] = {}
     return schema
 
 

@@ -155,6 +155,12 @@ def _tool(given: Any, where: str) -> Tool:
             f"the parameters of the tool {name!r} must be a JSON schema (an object), not {parameters!r:.80}",
             f"{where}.function.parameters",
         )
+    kind = parameters.get("type", "object")
+    if kind != "object" and not (isinstance(kind, list | tuple) and "object" in kind):
+        raise InvalidRequest(
+            f"the parameters of the tool {name!r} must be a JSON schema of the type 'object', not {kind!r:.80}",
+            f"{where}.function.parameters",
+        )
     description = function.get("description")
     if description is not None and not isinstance(description, str):
         raise InvalidRequest(
