@@ -51,7 +51,7 @@ class Engine:
         max_queue: requests that may wait besides; more are refused with QueueFull.
         prefix_cache_mb: MiB that pages and recurrent states of earlier requests may take; 0 = nothing is reused
             between requests; None = a quarter of the cache, at least 512 MiB, at most the cache.
-        step_budget: milliseconds that a step may take while requests decode; prompts are cut to fit.
+        step_budget: milliseconds that prompts may add to a step while requests decode; they are cut to fit.
         spec: how tokens are guessed: ``auto``, ``ngram``, ``draft`` or ``off``.
         draft: a draft model; the engine closes it.
 

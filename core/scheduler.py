@@ -139,7 +139,7 @@ class Scheduler:
             outputs = self.max_outputs - n_decode
             room = self.max_rows - n_decode
             if n_decode and self.chunkable:
-                room = min(room, self.times.rows(n_decode))
+                room = min(room, self.times.rows())
             n_prompt = self._read(reading, segments, work, room, outputs)
         return Step(Batch(segments), work, n_decode, n_prompt) if segments else None
 

@@ -6,7 +6,8 @@ follow the machine's load, the length of what is attended to, and the size of th
 
 from __future__ import annotations
 
-#: Rows that a step with decode rows takes of prompts at least, so that they get on however slow the machine is.
+#: Rows that a step with decode rows takes of prompts at least, so that they get on however slow the machine is. More are a
+#: multiple of it: products take rows in tiles of eight.
 LEAST_ROWS = 8
 _FORGET_DECODE = 0.2
 _FORGET_ROW = 0.4
@@ -17,7 +18,7 @@ class StepTimes:
     """See the module.
 
     Args:
-        budget: milliseconds that a step with decode rows may take.
+        budget: milliseconds that rows of prompts may add to a step with decode rows.
     """
 
     def __init__(self, budget: float = 50.0) -> None:
@@ -45,11 +46,11 @@ class StepTimes:
         nearest = min(self._decode, key=lambda other: abs(other - n))
         return self._decode[nearest]
 
-    def rows(self, n_decode: int) -> int:
-        """Rows of prompts for a step with ``n_decode`` decode rows, at least LEAST_ROWS."""
+    def rows(self) -> int:
+        """Rows of prompts for a step with decode rows, at least LEAST_ROWS."""
         if not self._row:
             return LEAST_ROWS
-        fitting = int((self.budget - self.decode(n_decode)) / self._row)
+        tiles = round(self.budget / self._row / LEAST_ROWS)
         # Never more than twice the last: what a row costs is known for chunks of about that size.
-        self._last = max(LEAST_ROWS, min(fitting, 2 * self._last))
+        self._last = max(LEAST_ROWS, min(tiles * LEAST_ROWS, 2 * self._last))
         return self._last
