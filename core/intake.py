@@ -11,7 +11,7 @@ from ggfw.cache import PAGE_SIZE, Cache
 from ggfw.errors import ContextLengthExceeded, InvalidRequest
 from ggfw.handle import Handle
 from ggfw.output import Output
-from ggfw.request import Request, check_logprobs, check_max_tokens, with_seed
+from ggfw.request import Request, check_logprobs, check_max_tokens, check_timeout, with_seed
 from ggfw.running import Running
 from ggfw.sampling import SamplerFactory, StopStrings
 from ggfw.sampling.constrained import ConstrainedSampler
@@ -74,6 +74,7 @@ class Intake:
         """Check a request; gives how many tokens it may draw."""
         model, n = self.model, len(request.prompt)
         wanted = check_max_tokens(request.max_tokens)
+        check_timeout(request.timeout)
         if not (model.architecture.causal and model.architecture.cacheable):
             raise InvalidRequest(f"{model.name} makes embeddings and cannot generate text", param="model")
         if not n:

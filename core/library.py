@@ -549,6 +549,10 @@ def _ids(prompt: Sequence[int]) -> list[int]:
         InvalidRequest: it is neither text nor token ids.
     """
     try:
+        if isinstance(
+            prompt, bytes | bytearray | memoryview
+        ):  # which are sequences of numbers, but meant as text
+            raise TypeError
         return [index(i) for i in prompt]
     except TypeError:
         raise InvalidRequest(

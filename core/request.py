@@ -122,10 +122,30 @@ def check_logprobs(value: Any) -> int | None:
 
 
 def with_seed(params: Params) -> Params:
-    """``params`` with a definite seed: a fresh one where it was left open (None or -1)."""
+    """``params`` with a definite seed: a fresh one where it was left open (None or -1).
+
+    Fresh ones have 48 bits: with the number of a choice added they are still below 2^53, beyond which JavaScript's
+    numbers, in which a client may send them back, have gaps.
+    """
     if params.seed is None or params.seed == -1:
-        return replace(params, seed=int.from_bytes(os.urandom(8), "little") >> 1)
+        return replace(params, seed=int.from_bytes(os.urandom(6), "little"))
     return params
+
+
+def check_timeout(value: Any) -> float | None:
+    """``timeout`` in seconds; None for no limit.
+
+    Raises:
+        InvalidRequest: not a number, or below 0.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:  # nor is NaN
+        raise InvalidRequest(
+            f"timeout must be a number of seconds, 0 or more, or None for no limit, not {value!r:.80}",
+            param="timeout",
+        )
+    return value
 
 
 def check_max_tokens(value: Any) -> int | None:

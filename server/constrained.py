@@ -49,10 +49,20 @@ class ConstraintFields(BaseModel):
             found.append(Grammar.choice(self.guided_choice, "guided_choice"))
         if self.guided_grammar is not None:
             found.append(Grammar.detect(self.guided_grammar, "guided_grammar"))
-        if len(found) > 1:
-            names = " and ".join(grammar.param for grammar in found)
-            raise InvalidRequest(f"{names} cannot be combined; give one of them", found[1].param)
-        return found[0] if found else None
+        return one_of(*found)
+
+
+def one_of(*given: Grammar | None) -> Grammar | None:
+    """The only grammar among those that were given, or None.
+
+    Raises:
+        InvalidRequest: more than one.
+    """
+    found = [grammar for grammar in given if grammar is not None]
+    if len(found) > 1:
+        names = " and ".join(grammar.param for grammar in found)
+        raise InvalidRequest(f"{names} cannot be combined; give one of them", found[1].param)
+    return found[0] if found else None
 
 
 def _response_format(given: dict[str, Any]) -> list[Grammar]:

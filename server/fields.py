@@ -250,5 +250,5 @@ def refuse(body: Body, **why: str) -> None:
     """
     for name, hint in why.items():
         value = getattr(body, name)
-        if value not in (None, False, [], "", {}):
+        if value not in (None, False, [], ""):  # an empty object may ask for all there is
             raise InvalidRequest(f"{name} is not supported by this server; {hint}", name)

@@ -143,7 +143,7 @@ FAMILIES: dict[str, Family] = {
         "safety_identifier service_tier store stream stream_options temperature text tool_choice tools "
         "top_logprobs top_p truncation user",
         {
-            **{k: v for k, v in SAMPLING.items() if k in ("temperature", "top_p", "seed")}, **EXTRAS,
+            **{k: v for k, v in SAMPLING.items() if k in ("temperature", "top_p", "seed")}, **EXTRAS, **FORMS,
             "input": ("x", 5), "model": ("fake", 5), "instructions": ("x", 5), "max_output_tokens": (20, 0),
             "include": ([], "x"), "metadata": ({"a": "b"}, "x"), "parallel_tool_calls": (True, "x"),
             "reasoning": ({"effort": "low"}, "x"), "stream": (False, "x"),
@@ -167,7 +167,7 @@ FAMILIES: dict[str, Family] = {
         "service_tier speed stop_sequences stream system temperature thinking tool_choice tools top_k top_p "
         "user_profile_id workspace_id",
         {
-            **{k: v for k, v in SAMPLING.items() if k in ("temperature", "top_p", "seed")}, **EXTRAS,
+            **{k: v for k, v in SAMPLING.items() if k in ("temperature", "top_p", "seed")}, **EXTRAS, **FORMS,
             "messages": (HI, "x"), "max_tokens": (5, 0), "model": ("fake", 5), "stream": (False, "x"),
             "output_config": ({"effort": "low"}, "x"), "stop_sequences": (["x"], "x"), "system": ("x", 5),
             "thinking": ({"type": "disabled"}, {"type": "x"}), "tool_choice": (None, {"type": "x"}),
@@ -301,6 +301,25 @@ def test_wrong_values_are_refused_by_name(served: Served, name: str) -> None:
     for field_name, (_, wrong) in (family.honoured | family.refused | family.hints).items():
         text = complaint(name, ask(served, name, {field_name: wrong}))
         assert field_name in text, (field_name, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "field_name"),
+    [("/v1/chat/completions", n) for n in ("audio", "web_search_options", "prediction", "moderation")]
+    + [("/v1/responses", n) for n in ("conversation", "prompt", "moderation", "image")]
+    + [("/v1/messages", "container")],
+)
+def test_an_empty_object_asks_for_something(served: Served, name: str, field_name: str) -> None:
+    assert field_name in complaint(name, ask(served, name, {field_name: {}}))
+
+
+@pytest.mark.parametrize("name", ["/v1/messages", "/v1/responses", "/v1/chat/completions"])
+def test_forms_of_the_answer_are_honoured(served: Served, name: str) -> None:
+    for given in ({"guided_choice": ["b"]}, {"guided_regex": "b"}, {"grammar": 'root ::= "b"'}):
+        assert '"b"' in ask(served, name, given).text, given
+    assert "cannot be combined" in complaint(
+        name, ask(served, name, {"guided_regex": "b", "guided_choice": ["b"]})
+    )
 
 
 @pytest.mark.parametrize("name", FAMILIES)

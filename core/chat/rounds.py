@@ -18,6 +18,7 @@ from ggfw.chat.deltas import Delta, TextDelta, ToolCallDelta
 from ggfw.chat.messages import assistant, tool
 from ggfw.chat.skills import LOAD_SKILL, Skills
 from ggfw.chat.tools import Tools
+from ggfw.request import check_timeout
 from ggfw.result import Result, Timings, Usage
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Rounds:
         wish = Tools.of([*self._tools, skills.tool()], self._choice)
         #: The caller forces a call that only load_skill can be: once it has been made, the wish is fulfilled.
         self._forces_skill = wish.named == LOAD_SKILL or (wish.required and not self._tools)
+        check_timeout(self._options.get("timeout"))
         self._begun = time.perf_counter()
         self._first_shown = 0.0
         self._turns: list[Result] = []  # those that have ended

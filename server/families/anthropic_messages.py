@@ -9,6 +9,7 @@ from pydantic import Field
 from ggfw.constraints import Grammar
 from ggfw.errors import InvalidRequest
 from ggfw.server.calls import function_tool
+from ggfw.server.constrained import ConstraintFields, one_of
 from ggfw.server.fields import Body, Messages, ObjectHint, SamplingFields, TemplateArgs, TextHint, refuse
 from ggfw.server.generation import Generation
 
@@ -38,7 +39,7 @@ class OutputConfig(Body):
     effort: str | None = None
 
 
-class MessagesBody(SamplingFields):
+class MessagesBody(ConstraintFields, SamplingFields):
     """Body of ``POST /v1/messages`` and ``/v1/messages/count_tokens``."""
 
     renamed: ClassVar[dict[str, str]] = {
@@ -106,6 +107,9 @@ class MessagesBody(SamplingFields):
         )
 
     def _grammar(self) -> Grammar | None:
+        return one_of(self._own_grammar(), self.answer_grammar())
+
+    def _own_grammar(self) -> Grammar | None:
         form = self.output_format or (self.output_config.format if self.output_config else None)
         if form is None:
             return None

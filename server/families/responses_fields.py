@@ -10,6 +10,7 @@ from ggfw.chat.messages import text_of
 from ggfw.constraints import Grammar
 from ggfw.errors import InvalidRequest
 from ggfw.server.calls import function_tool
+from ggfw.server.constrained import ConstraintFields, one_of
 from ggfw.server.fields import (
     Body,
     FlagHint,
@@ -41,7 +42,7 @@ class TextField(Body):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class ResponsesBody(SamplingFields):
+class ResponsesBody(ConstraintFields, SamplingFields):
     """Body of ``POST /v1/responses`` and ``/v1/responses/input_tokens``."""
 
     renamed: ClassVar[dict[str, str]] = {
@@ -139,6 +140,9 @@ class ResponsesBody(SamplingFields):
         return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
 
     def _grammar(self) -> Grammar | None:
+        return one_of(self._own_grammar(), self.answer_grammar())
+
+    def _own_grammar(self) -> Grammar | None:
         form = self.text.format if self.text else None
         kind = (form or {}).get("type", "text")
         if form is None or kind == "text":
