@@ -6,8 +6,8 @@ follow the machine's load, the length of what is attended to, and the size of th
 
 from __future__ import annotations
 
-#: Rows that a step with decode rows takes of prompts at least, so that they get on however slow the machine is. More are a
-#: multiple of it: products take rows in tiles of eight.
+#: Rows that a step with decode rows takes of prompts at least, so that they get on however slow the machine is. What it
+#: takes is a multiple of it: products take rows in tiles of eight.
 LEAST_ROWS = 8
 _FORGET_DECODE = 0.2
 _FORGET_ROW = 0.4
