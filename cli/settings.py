@@ -7,6 +7,7 @@ or in a table named for one verb. A key that no verb knows is an error, so that 
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,11 @@ def config_path(chosen: str | None = None) -> Path:
 def read_config(chosen: str | None = None) -> dict[str, Any]:
     """Read and check the configuration file; empty when there is none and none was asked for.
 
+    The user's own file that cannot be looked at is left out with a line on stderr, for nobody asked for it.
+
     Raises:
-        InvalidRequest: a chosen file is missing, the file is no TOML, or it has a key that no verb knows.
+        InvalidRequest: a chosen file is missing or cannot be read, or the file is no TOML, or has a key that no verb
+            knows.
     """
     path = config_path(chosen)
     try:
@@ -130,6 +134,12 @@ def read_config(chosen: str | None = None) -> dict[str, Any]:
             raise InvalidRequest(f"there is no configuration file {path}", "config") from None
         return {}
     except (OSError, UnicodeDecodeError) as exc:
+        if isinstance(exc, OSError) and not chosen:
+            if not isinstance(
+                exc, NotADirectoryError
+            ):  # a folder on the way that is none says that there is no file
+                _left_out(path, exc.strerror or str(exc))
+            return {}
         raise InvalidRequest(f"the configuration file {path} cannot be read: {exc}", "config") from exc
     try:
         import tomllib
@@ -142,6 +152,12 @@ def read_config(chosen: str | None = None) -> dict[str, Any]:
     if config:
         _check_keys(config, path)
     return config
+
+
+@cache
+def _left_out(path: Path, why: str) -> None:
+    """Say, once, that a file nobody asked for cannot be read."""
+    click.echo(f"ggfw: the configuration file {path} cannot be read ({why}) and is left out", err=True)
 
 
 def _check_keys(config: dict[str, Any], path: Path) -> None:
