@@ -72,6 +72,48 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
         ggfw.load_skills(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("ünï 😀", "ünï"),
+        ("u\u0308ni", "üni"),
+        ("日本語 の 俳句", "日本語-の-俳句"),
+        ("हिन्दी", "हिन्दी"),
+        ("Стих о дожде!", "Стих-о-дожде"),
+        ("a b", "a-b"),
+        ("😀", "folder"),
+    ],
+)
+def test_names_keep_the_letters_of_all_scripts(tmp_path: Path, given: str, name: str) -> None:
+    path = tmp_path / "folder" / "SKILL.md"
+    path.parent.mkdir()
+    path.write_text(f"---\nname: {given}\ndescription: d\n---\nBody\n", encoding="utf-8")
+    found = ggfw.load_skills(tmp_path, plugins=False)
+    assert list(found) == [name] and not found.warnings
+    assert found.answer(json.dumps({"name": name}))[0].strip() == "Body"
+    with model(scripts={"Body": "Arrr!", "pirate": load(name)}) as m:
+        assert m.chat(ASK, skills=found).text == "Arrr!"
+
+
+def test_skills_that_lie_too_deep_are_named(tmp_path: Path) -> None:
+    text = "---\nname: x\ndescription: d\n---\nB\n"
+    places = [
+        "nested/deep/SKILL.md",
+        "nested/SKILL.md",
+        "a/b/c/skill.md",
+        ".git/a/b/SKILL.md",
+        "nested/deep/notes.md",
+    ]
+    for place in places:
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(text)
+    found = ggfw.load_skills(tmp_path, plugins=False)
+    assert list(found) == ["x"]
+    assert len(found.warnings) == 2
+    assert "a/b/c/skill.md" in found.warnings[0] and str(tmp_path / "nested") in found.warnings[1]
+    assert list(ggfw.load_skills(tmp_path / "nested", plugins=False)) == ["x"]
+
+
 # -- conversations ---------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,9 @@ an indent. Every file is either a skill or a warning that names it.
 from __future__ import annotations
 
 import json
+import os
 import re
+import unicodedata
 from pathlib import Path
 
 from ggfw.descriptors import Skill
@@ -42,13 +44,16 @@ def read_folder(folder: str | Path) -> tuple[list[Skill], list[str]]:
     if not root.is_dir():
         raise InvalidRequest(f"{folder} is no folder; a folder of skills was expected", "skills")
     try:
-        files = _skill_files(root)
+        files, deeper = _skill_files(root), _too_deep(root)
     except OSError as error:
         raise InvalidRequest(f"the folder {folder} cannot be listed: {error.strerror}", "skills") from None
     if len(files) > MAX_FILES:
         raise InvalidRequest(f"{folder} has {len(files)} skill files; at most {MAX_FILES} are read", "skills")
     skills: dict[str, Skill] = {}
-    warnings: list[str] = []
+    warnings = [
+        f"{path} is not read: skills lie in the folder itself or one folder deep; give {path.parent.parent} as a folder"
+        for path in deeper
+    ]
     for path in files:
         try:
             skill = read_file(path, root)
@@ -59,6 +64,23 @@ def read_folder(folder: str | Path) -> tuple[list[Skill], list[str]]:
         else:
             skills[skill.name] = skill
     return sorted(skills.values(), key=lambda skill: skill.name), warnings
+
+
+def _too_deep(root: Path) -> list[Path]:
+    """Files that look like skills and lie a folder deeper than skills are looked for. At most MAX_FILES."""
+    found: list[Path] = []
+    for entry in sorted(root.iterdir()):
+        if entry.name.startswith(".") or not entry.is_dir() or entry.is_symlink():
+            continue
+        for inner in sorted(entry.iterdir()):
+            if inner.name.startswith(".") or not inner.is_dir() or inner.is_symlink():
+                continue
+            for folder, folders, files in os.walk(inner):
+                folders[:] = sorted(name for name in folders if not name.startswith("."))
+                found += (Path(folder, name) for name in sorted(files) if name.lower() == "skill.md")
+                if len(found) >= MAX_FILES:
+                    return found[:MAX_FILES]
+    return found
 
 
 def _skill_files(root: Path) -> list[Path]:
@@ -124,12 +146,21 @@ def parse(text: str, default_name: str) -> Skill:
     body = "\n".join(lines[end + 1 :]).strip()
     if not body:
         raise Unusable(f"it has no instructions behind line {end + 1}")
-    return Skill(name=_word(name), description=description[:MAX_DESCRIPTION], load=lambda: body)
+    word = _word(name) or _word(default_name)
+    if not word:
+        raise Unusable(f"its name {name!r} has no letter or digit")
+    return Skill(name=word, description=description[:MAX_DESCRIPTION], load=lambda: body)
 
 
 def _word(name: str) -> str:
-    """A name of the form that descriptors have: white space and the like become hyphens."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-") or name
+    """A name of the form that skills have: letters of all scripts stay, white space and the like become hyphens.
+
+    Composed (NFC), so that two spellings of a name are one. Empty where nothing is left.
+    """
+    composed = unicodedata.normalize("NFC", name)
+    # A mark belongs to the letter in front of it, in many scripts; ``\w`` leaves it out.
+    kept = (c if c in "_.-" or unicodedata.category(c)[0] in "LNM" else " " for c in composed)
+    return "-".join("".join(kept).split()).strip("-")
 
 
 def front_matter(lines: list[str]) -> dict[str, str]:
