@@ -1,4 +1,4 @@
-"""Limits of one rendering: time and size. Template code counts against the budget wherever it can repeat something."""
+"""Limits of one rendering: time, steps and memory. Whatever template code can repeat is charged before it runs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,26 @@ from contextvars import ContextVar
 
 from jinja2 import TemplateRuntimeError
 
-#: Seconds one rendering may take.
-MAX_SECONDS = 1.5
-#: Loop passes, calls and made values of one rendering.
-MAX_TICKS = 1_000_000
-#: Characters (or 8-byte list entries) that one value, or the whole prompt, may have.
-MAX_SIZE = 1 << 24
-#: The same, for everything a rendering makes together.
-MAX_TOTAL = 1 << 27
+#: Seconds of this thread's CPU time one rendering may take.
+MAX_SECONDS = 1.0
+#: Steps of one rendering; a step is at most about a microsecond of work.
+MAX_STEPS = 1_000_000
+#: Bytes that one value, or the whole prompt, may have, beside :data:`SIZE_PER_GIVEN` for each byte that was given.
+MAX_SIZE = 1 << 23
+SIZE_PER_GIVEN = 4
+#: Bytes of everything a rendering makes together, beside :data:`TOTAL_PER_GIVEN` for each byte that was given.
+MAX_TOTAL = 1 << 25
+TOTAL_PER_GIVEN = 64
 #: Widths, counts and tab sizes that a template may ask a function for.
 MAX_NUMBER = 1_000_000
 #: Bits that an integer may have.
 MAX_BITS = 4096
+#: Tokens that a template may have; the longest known one has 3,770.
+MAX_TOKENS = 16384
+#: Levels of lists and dicts in one another.
+MAX_DEPTH = 200
+#: Characters that functions take which need much time per character.
+MAX_SLOW = 1 << 16
 
 
 class LimitExceeded(TemplateRuntimeError):
@@ -26,46 +34,64 @@ class LimitExceeded(TemplateRuntimeError):
 
 
 class Budget:
-    """What is left of one rendering."""
+    """What is left of one rendering.
 
-    __slots__ = ("_end", "_ticks", "_total")
+    Args:
+        given: bytes of messages, tools and variables, in which templates may repeat themselves.
+        seconds: CPU time.
+    """
 
-    def __init__(self) -> None:
-        self._end = time.monotonic() + MAX_SECONDS
-        self._ticks = 0
-        self._total = 0
+    __slots__ = ("_checked", "_end", "_size", "_steps", "_steps_left", "_total")
 
-    def tick(self) -> None:
-        """One more repetition."""
-        self._ticks += 1
-        if not self._ticks & 63 and time.monotonic() > self._end:
-            raise LimitExceeded(f"it ran for more than {MAX_SECONDS:g} s")
-        if self._ticks > MAX_TICKS:
-            raise LimitExceeded(f"it took more than {MAX_TICKS} steps")
+    def __init__(self, given: int = 0, seconds: float = MAX_SECONDS) -> None:
+        self._end = time.thread_time() + seconds
+        self._steps = 0
+        self._checked = 64
+        self._steps_left = MAX_STEPS + given // 4
+        self._size = MAX_SIZE + SIZE_PER_GIVEN * given
+        self._total = MAX_TOTAL + TOTAL_PER_GIVEN * given
 
-    def spend(self, size: int) -> None:
-        """A value of ``size`` characters is about to be made."""
-        self.tick()
-        self._total += size
-        if size > MAX_SIZE or self._total > MAX_TOTAL:
-            raise LimitExceeded(f"it makes a text of more than {MAX_SIZE} characters")
+    def tick(self, steps: int = 1) -> None:
+        """``steps`` are about to be taken."""
+        self._steps += steps
+        if self._steps >= self._checked:
+            self._checked = self._steps + 64
+            if self._steps > self._steps_left:
+                raise LimitExceeded(f"it took more than {self._steps_left} steps")
+            if time.thread_time() > self._end:
+                raise LimitExceeded("it ran for too long")
+
+    def spend(self, size: int, steps: int = 1) -> None:
+        """A value of ``size`` bytes is about to be made, in ``steps``."""
+        self.tick(steps)
+        self._total -= size
+        if size > self._size:
+            raise LimitExceeded(f"it makes a value of more than {self._size} bytes")
+        if self._total < 0:
+            raise LimitExceeded("it makes too many and too large values")
 
 
 _current: ContextVar[Budget | None] = ContextVar("ggfw_template_budget", default=None)
 
 
 def budget() -> Budget:
-    """The budget of the rendering that runs in this thread; a fresh one outside (when constants are folded)."""
+    """The budget of the rendering that runs in this thread; a fresh one outside."""
     return _current.get() or Budget()
 
 
 class limited:
-    """Context manager: everything inside is one rendering."""
+    """Context manager: everything inside is one rendering.
+
+    Args:
+        given, seconds: see :class:`Budget`.
+    """
+
+    def __init__(self, given: int = 0, seconds: float = MAX_SECONDS) -> None:
+        self._fresh = Budget(given, seconds)
 
     def __enter__(self) -> Budget:
-        fresh = Budget()
-        self._token = _current.set(fresh)
-        return fresh
+        self._token = _current.set(self._fresh)
+        return self._fresh
 
     def __exit__(self, *error: object) -> None:
         _current.reset(self._token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from jinja2 import TemplateError as JinjaError
 
 from ggfw.chat import builtin
 from ggfw.chat.capabilities import Capabilities, typed
-from ggfw.chat.limits import LimitExceeded, limited
+from ggfw.chat.limits import MAX_SECONDS, LimitExceeded, limited
 from ggfw.chat.messages import Message, calls_as_text, normalise
+from ggfw.chat.metering import given_size
 from ggfw.chat.sandbox import ChatEnvironment, Refusal
 from ggfw.chat.tracked import Tracked, join, plain, spans, track
 from ggfw.errors import InvalidRequest, TemplateError
@@ -71,6 +73,7 @@ class ChatTemplate:
         self.name = name
         self.stops = stops
         self.variables = {"bos_token": bos_token, "eos_token": eos_token}
+        self._patience = MAX_SECONDS  # for all attempts to find out what it can do
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], tokenizer: Any) -> ChatTemplate:
@@ -159,7 +162,9 @@ class ChatTemplate:
             given.setdefault("datetime", datetime.now().strftime("%B %d %Y %H:%M:%S"))
         elif tools:
             given[self.capabilities.tools_variable or "tools"] = track(list(tools))
-        return self._render(messages=shaped, add_generation_prompt=add_generation_prompt, **given)
+        return self._render(
+            MAX_SECONDS, messages=shaped, add_generation_prompt=add_generation_prompt, **given
+        )
 
     def _continued(
         self,
@@ -206,12 +211,12 @@ class ChatTemplate:
         except (JinjaError, RecursionError, ValueError, TypeError, MemoryError) as error:
             return TemplateError(f"the chat template cannot be compiled: {error}")
 
-    def _render(self, **variables: Any) -> str:
+    def _render(self, seconds: float, /, **variables: Any) -> str:
         template = self._compiled
         if isinstance(template, TemplateError):
             raise TemplateError(str(template))
         try:
-            with limited():
+            with limited(given_size(variables), seconds):
                 return template.render({**self.variables, **variables})
         except Refusal as error:
             raise TemplateError(error.message or "the chat template refused the messages") from None
@@ -226,12 +231,15 @@ class ChatTemplate:
 
     def _try(self, messages: list[Message], **variables: Any) -> str | None:
         variables = {"tools": None, "add_generation_prompt": True, **variables}
+        begun = time.thread_time()
         try:
-            return plain(self._render(messages=messages, **variables))
+            return plain(self._render(self._patience, messages=messages, **variables))
         except _Stopped:
             raise  # it would run over its limits again: do not try three times
         except TemplateError:
             return None
+        finally:
+            self._patience -= time.thread_time() - begun
 
     @cached_property
     def capabilities(self) -> Capabilities:

@@ -117,16 +117,18 @@ class Tracked(str):
         """``str.replace``; marks kept."""
         if not old:
             return Tracked(str.replace(self, old, new, count))
-        out: list[str] = []
-        at = 0
-        while count:
-            found = self.find(old, at)
+        marks, fresh = bytearray(), marks_of(new)
+        at, left = 0, count
+        while left:
+            found = str.find(self, old, at)
             if found < 0:
                 break
-            out += [self[at:found], new]
+            marks += self._marks[at:found]
+            marks += fresh
             at = found + len(old)
-            count -= 1
-        return join([*out, self[at:]])
+            left -= 1
+        marks += self._marks[at:]
+        return make(str.replace(self, old, new, count), bytes(marks))
 
     def join(self, parts: Iterable[str]) -> str:
         """``str.join``; marks kept."""
