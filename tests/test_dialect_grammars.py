@@ -13,6 +13,7 @@ import pytest
 import synthetic_vocabs
 
 from ggfw.chat import ChatTemplate, assistant, normalise, tool, user
+from ggfw.chat.call_grammar import MAX_CALLS
 from ggfw.chat.deltas import TextDelta, ToolCallDelta
 from ggfw.chat.dialect import Dialect
 from ggfw.chat.messages import calls_as_text
@@ -330,6 +331,29 @@ def test_text_or_calls_when_nothing_is_required(name: str, control: bool) -> Non
     plain = "<|channel|>final<|message|>Hello." if name == "harmony" else "Hello."
     assert accepts(constraint(name, control, tools), control, plain)
     assert parse(name, plain, tools) == ("Hello.", [])
+
+
+@every
+def test_a_cut_shows_no_markup(name: str) -> None:
+    """Wherever an answer of forced calls is cut, nothing of it is text, and each call has its whole name."""
+    text, one = write(name, TWO), len(write(name, TWO[:1]))
+    for end in [*range(0, one + 30), *range(one + 30, len(text), 5)]:
+        parser = dialect(name).parser(PROMPT.get(name, ""), REQUIRED, assured=True)
+        deltas = [*parser.push(text[:end]), *parser.finish()]
+        assert all(isinstance(d, ToolCallDelta) and not d.withdrawn for d in deltas), (text[:end], deltas)
+        called = [d.name for d in deltas if isinstance(d, ToolCallDelta) and d.id]
+        assert called == [call for call, _ in TWO][: len(called)]
+
+
+@both
+@every
+def test_the_number_of_calls_is_bounded(name: str, control: bool) -> None:
+    if several(name, control, TWO) != TWO:
+        pytest.skip("one call ends its answer")
+    found = constraint(name, control, REQUIRED)
+    most = [("now", {})] * MAX_CALLS
+    assert accepts(found.copy(), control, write(name, most))
+    assert not accepts(found.copy(), control, write(name, [*most, ("now", {})]))
 
 
 #: What a random walk may write: few letters, and what ends a string or a value in some dialect.

@@ -180,7 +180,7 @@ class JsonCall:
         call = lark.rule(" | ".join(ways))
         if not self.listed:
             return call
-        more = "" if tools.single else f" ({lark.text(', ')} {call})*"
+        more = "" if tools.single else f" {lark.more(lark.text(', '), call)}"
         return lark.rule(f"{lark.text('[')} {call}{more} {lark.text(']')}")
 
 

@@ -12,6 +12,8 @@ from ggfw.chat.tools import Tool, Tools
 if TYPE_CHECKING:
     from ggfw.constraints import Grammar
 
+#: Calls that one answer may hold: small models that may go on write the same call until their tokens are used up.
+MAX_CALLS = 16
 #: text -> id of the control token that it is, or None if it is ordinary text in this vocabulary.
 Control = Callable[[str], "int | None"]
 
@@ -59,6 +61,10 @@ class Lark:
     def text(self, text: str) -> str:
         """Exactly ``text``; nothing for the empty one."""
         return literal(text) if text else ""
+
+    def more(self, separator: str, call: str) -> str:
+        """Further calls behind a first one, up to MAX_CALLS together; the answer may end before each of them."""
+        return f"({separator} {call}){{0,{MAX_CALLS - 1}}}"
 
     def mark(self, text: str) -> str:
         """A mark: the control token, where it is one in this vocabulary, else its text."""
@@ -136,7 +142,7 @@ def calls(
         form: how calls are written.
         tools: what may be called.
         required: the answer is calls and nothing else; otherwise text may stand in front of them, or alone.
-        parallel: several calls may follow each other.
+        parallel: several calls may follow each other, up to MAX_CALLS.
         strict: see :class:`Lark`.
         control: see :class:`Lark`.
 
@@ -153,7 +159,7 @@ def calls(
     )
     block = lark.rule(f"{lark.mark(form.open)} {inside}")
     repeated = parallel and not getattr(form.body, "listed", False)  # a list holds all calls in one block
-    more = f" ({lark.text(form.between)} {block})*" if repeated else ""
+    more = f" {lark.more(lark.text(form.between), block)}" if repeated else ""
     first, last = (lark.mark(mark) for mark in form.group)
     blocks = f"{first} {block}{more} {last}"
     if required:

@@ -7,7 +7,8 @@ would be worse (:data:`HOLD` characters); from then on its arguments are streame
 to be no call is text, marks included, and is looked through once more for calls behind its first mark. A call that
 breaks, or is cut, after it was given out is withdrawn (:attr:`ToolCallDelta.withdrawn`) and is text all the same. The
 last character of its arguments waits for the end of the call, so that nobody takes them for whole then. Only a call
-that a grammar assures stays one when the answer is cut in it: the caller asked for it, and knows that it was cut.
+that a grammar assures stays one when the answer is cut in it: the caller asked for it, and knows that it was cut. Cut
+before its name is whole it is nothing: what a grammar makes of calls is never text.
 """
 
 from __future__ import annotations
@@ -210,6 +211,9 @@ class Splitter:
                     longer = True
             if c and longer:
                 return
+            if not c and longer and self._calls_only:
+                self._held = self._space = ""
+                return
             if mark:
                 self._held = ""
                 self._again(held[len(mark) :])
@@ -218,7 +222,7 @@ class Splitter:
             self._held = held[1:]
             self._text(held[0], self._pos - len(held) + 1)
         if not c and self._state == self._in_text and self._space:
-            if not (self._lead and self._blocks):
+            if not (self._lead and self._blocks) and not self._calls_only:
                 self._give("text", self._space, self._pos)
             self._space = ""
 
@@ -354,13 +358,20 @@ class Splitter:
         try:
             self._body.send(c)
         except StopIteration:
-            self._body_over(self._reader.back)
+            # What is left when a grammar's answer was cut is the beginning of a mark.
+            self._body_over("" if self._assured and not c else self._reader.back)
         except Broken:
-            if self._assured and not c and self._call is not None:
-                self._end_call()
+            if self._assured and not c:
+                if self._call is not None:
+                    self._end_call()
                 self._body_over("")
             else:
                 self._broken()
+
+    @property
+    def _calls_only(self) -> bool:
+        """Whether a grammar assures that nothing but calls can come."""
+        return self._assured and (self._tools.required or self._n_calls > 0)
 
     def _body_over(self, rest: str) -> None:
         self._again(rest)

@@ -167,7 +167,7 @@ class TaggedCall:
         call = lark.rule(" | ".join(self._call_grammar(lark, tool) for tool in tools.callable))
         if not self.several or tools.single:
             return call
-        return lark.rule(f"{call} ({lark.text(self.layout[2])} {call})*")
+        return lark.rule(f"{call} {lark.more(lark.text(self.layout[2]), call)}")
 
     def _call_grammar(self, lark: Lark, tool: Tool) -> str:
         parameters = tool.parameters

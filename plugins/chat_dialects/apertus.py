@@ -59,7 +59,7 @@ class ApertusCalls:
             head = lark.text("{" + json.dumps(tool.name, ensure_ascii=False) + ": ")
             ways.append(f"{head} {lark.arguments(tool)} {lark.text('}')}")
         call = lark.rule(" | ".join(ways))
-        more = "" if tools.single else f" ({lark.text(', ')} {call})*"
+        more = "" if tools.single else f" {lark.more(lark.text(', '), call)}"
         return lark.rule(f"{lark.text('[')} {call}{more} {lark.text(']')}")
 
 

@@ -153,7 +153,7 @@ class DsmlCalls:
     def grammar(self, lark: Lark, tools: Tools) -> str:
         """See :class:`ggfw.chat.bodies.Body`."""
         call = lark.rule(" | ".join(_invocation(lark, tool) for tool in tools.callable))
-        return call if tools.single else f"{call}+"
+        return call if tools.single else f"{call} {lark.more('', call)}"
 
 
 def _json_or_text(value: str) -> str:

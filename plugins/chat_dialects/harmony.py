@@ -109,7 +109,8 @@ class Harmony(Dialect):
             for tool in tools.callable
         ]
         call = lark.rule(" | ".join(ways))
-        calls = f'{call} ({mark(CALL)} {start} "assistant" {call})*' if parallel else call
+        follows = f'{mark(CALL)} {start} "assistant"'
+        calls = f"{call} {lark.more(follows, call)}" if parallel else call
         if required:
             return Grammar.lark(lark.source(f"{thought}* {calls}"), "tools")
         final = lark.rule(f'{channel} "final" {message} {lark.without(END)}')
