@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
@@ -23,6 +24,9 @@ class Decoder(Protocol):
 class Output:
     """The text of one answer while it grows. Streamed and joined it is the same text.
 
+    Stop strings end visible text, and reasoning. The marks of blocks and calls, and what stands in calls, are neither,
+    and no stop string reaches over them.
+
     Args:
         decoder: from the tokenizer.
         stops: stop strings.
@@ -36,6 +40,7 @@ class Output:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}  # by number
+        self._held: list[TextDelta | ReasoningDelta] = []  # may become a stop string
         #: The stop string that ended the text, or None.
         self.matched: str | None = None
         #: The text that became complete with the last token.
@@ -50,11 +55,8 @@ class Output:
         """Take a token; ``matched`` is set when a stop string is complete."""
         self.piece = piece = self._decoder.push(token)
         deltas: list[Delta] = []
-        if piece:
-            shown, _ = self._stops.feed(piece)
-            self.matched = self._stops.matched
-            if shown:
-                deltas = self._keep(self._parser.push(shown))
+        if piece and self.matched is None:
+            deltas = self._keep(self._until_stop(self._parser.push(piece)))
         inside = bool(getattr(self._parser, "in_reasoning", self._in_reasoning))
         self.reasoning_tokens += inside or self._in_reasoning
         self._in_reasoning = inside
@@ -65,12 +67,46 @@ class Output:
         """The answer is over: give out what decoder, stop strings and parser held back."""
         deltas: list[Delta] = []
         if self.matched is None:
-            shown, _ = self._stops.feed(self._decoder.flush())
-            shown += self._stops.flush()
-            if shown:
-                deltas += self._keep(self._parser.push(shown))
-        deltas += self._keep(self._parser.finish())
-        return deltas
+            rest = self._decoder.flush()
+            deltas = self._until_stop([*(self._parser.push(rest) if rest else ()), *self._parser.finish()])
+            deltas += self._release()
+        return self._keep(deltas)
+
+    def _until_stop(self, deltas: list[Delta]) -> list[Delta]:
+        """What of ``deltas`` may be shown now; what follows a stop string is dropped."""
+        out: list[Delta] = []
+        for delta in deltas:
+            if isinstance(delta, ToolCallDelta):
+                out += [*self._release(), delta]
+                continue
+            if self._held and type(self._held[0]) is not type(delta):
+                out += self._release()
+            self._held.append(delta)
+            shown, _ = self._stops.feed(delta.text)
+            out += self._take(len(shown))
+            self.matched = self._stops.matched
+            if self.matched is not None:
+                self._held.clear()
+                break
+        return out
+
+    def _release(self) -> list[Delta]:
+        """The beginning of a stop string that was held back and became none."""
+        return self._take(len(self._stops.flush()))
+
+    def _take(self, n: int) -> list[Delta]:
+        """The first ``n`` characters of what is held."""
+        out: list[Delta] = []
+        while n and self._held:
+            delta = self._held.pop(0)
+            size = len(delta.text)
+            if size > n:
+                first, rest = _divided(delta, n)
+                self._held.insert(0, rest)
+                delta, size = first, n
+            out.append(delta)
+            n -= size
+        return out
 
     def _keep(self, deltas: list[Delta]) -> list[Delta]:
         for delta in deltas:
@@ -105,3 +141,15 @@ class Output:
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls so far."""
         return tuple(ToolCall(c["id"], c["name"], "".join(c["arguments"])) for c in self._calls.values())
+
+
+def _divided(
+    delta: TextDelta | ReasoningDelta, n: int
+) -> tuple[TextDelta | ReasoningDelta, TextDelta | ReasoningDelta]:
+    """A delta in two behind its first ``n`` characters."""
+    first, rest = delta.text[:n], delta.text[n:]
+    if delta.span is None:
+        return replace(delta, text=first), replace(delta, text=rest)
+    begin, end = delta.span
+    middle = min(begin + n, end)
+    return replace(delta, text=first, span=(begin, middle)), replace(delta, text=rest, span=(middle, end))

@@ -125,6 +125,8 @@ class Running:
         decode = self.t_last - self.t_first if n > 1 else 0.0
         evaluated = max(min(self.n_fed, n_prompt) - self.n_cached, 0)
         output = self.output
+        if reason == "length" and output.matched is not None:
+            reason = "stop"  # found in what was held back until the end
         return Result(
             text=output.text,
             reasoning=output.reasoning,
