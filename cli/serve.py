@@ -84,6 +84,13 @@ SIZE = Size()
     help="Pages of ORIGIN may ask, * for all; default: pages from this machine, or all if there are keys. Repeatable.",
 )
 @setting(
+    "--allow-host",
+    "allow_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Name by which clients on this machine may call the server, * for any; default: localhost. Repeatable.",
+)
+@setting(
     "--skills",
     multiple=True,
     is_flag=False,
@@ -144,6 +151,7 @@ def serve_verb(context: click.Context, models: tuple[str, ...], **options: Any) 
                 isolate_cache=options["isolate_cache"],
                 max_body=options["max_body"] << 20,
                 cors=options["cors"] or None,
+                hosts=_hosts(options["allow_hosts"], options["host"]),
                 skills=_skills(options["skills"]),
                 ui=not options["no_ui"],
                 log=_logger(options["log_format"]),
@@ -286,6 +294,13 @@ def _keys(given: tuple[str, ...], path: str | None) -> list[str]:
         if not keys:
             raise InvalidRequest(f"{path} holds no key; one per line was expected", "api_key_file")
     return keys
+
+
+def _hosts(given: tuple[str, ...], host: str) -> str | list[str]:
+    """Names that the server may be called by: those of the option, and what it was told to listen on."""
+    from ggfw.cli.address import Address
+
+    return "*" if "*" in given else [*given, Address.parse(host).host]
 
 
 def _skills(folders: tuple[str, ...]) -> Any:

@@ -44,6 +44,7 @@ def create_app(
     api_keys: gate.Keys = None,
     isolate_cache: bool = False,
     cors: gate.Origins = None,
+    hosts: gate.Hosts = None,
     skills: Any = None,
     ui: bool = False,
     log: Any = None,
@@ -67,6 +68,8 @@ def create_app(
         isolate_cache: whether requests share evaluated prompts with those of the same key only, so that how fast an
             answer begins says nothing about others.
         cors: origins whose pages may ask, ``"*"`` for all; None: pages from this machine, or all if there are keys.
+        hosts: names besides ``localhost`` by which clients on this machine may call it where there are no keys, ``"*"``
+            for any; see :func:`ggfw.server.gate.install`.
         skills: what conversations may load; see :meth:`ggfw.Model.chat`.
         ui: whether the chat page is served, at ``/chat`` and to browsers at ``/``.
         log: a structlog-like logger or a callable (event, fields): one line per inference; None = silence.
@@ -104,7 +107,7 @@ def create_app(
         page=page.show if ui else None,
     )
     errors.install(app)
-    gate.install(app, keys=api_keys, origins=cors)
+    gate.install(app, keys=api_keys, origins=cors, hosts=hosts)
     for blueprint in blueprints(ui=ui):
         app.blueprint(blueprint)
     _watch(app)
@@ -161,6 +164,7 @@ def mount(
     api_keys: gate.Keys = None,
     isolate_cache: bool = False,
     cors: gate.Origins = None,
+    hosts: gate.Hosts = None,
     skills: Any = None,
     ui: bool = False,
     log: Any = None,
@@ -173,8 +177,8 @@ def mount(
         app: the host's, before it starts. Answers may take long: see that its ``RESPONSE_TIMEOUT`` allows for that.
         model: a :class:`ggfw.Model` or :class:`ggfw.Engine`; or give a ``pool``. The host closes either.
         url_prefix: put in front of all paths, e.g. ``/llm``; the chat page is then at ``/llm/chat``.
-        store, defaults, max_queue, id, api_keys, isolate_cache, cors, skills, ui, log, log_prompts,
-            heartbeat: see :func:`create_app`.
+        store, defaults, max_queue, id, api_keys, isolate_cache, cors, hosts, skills, ui, log,
+            log_prompts, heartbeat: see :func:`create_app`.
     """
     app.ctx.ggfw = State(
         pool or _pool_of(model, id, max_queue),
@@ -189,7 +193,7 @@ def mount(
     )
     for blueprint in blueprints(url_prefix, ui=ui):
         errors.install(blueprint)
-        gate.install(blueprint, keys=api_keys, origins=cors)
+        gate.install(blueprint, keys=api_keys, origins=cors, hosts=hosts)
         app.blueprint(blueprint)
     _watch(app)
 

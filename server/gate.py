@@ -18,6 +18,7 @@ from ggfw.server.errors import Forbidden, Unauthorized, body_of, family_of, prob
 
 Keys = str | Iterable[str] | None
 Origins = str | Iterable[str] | None
+Hosts = str | Iterable[str] | None
 
 #: What a client may call its request; anything else could forge lines of a log or headers.
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -28,14 +29,20 @@ METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
 HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id"
 
 
-def install(app: Sanic | Blueprint, *, keys: Keys = None, origins: Origins = None) -> None:
+def install(
+    app: Sanic | Blueprint, *, keys: Keys = None, origins: Origins = None, hosts: Hosts = None
+) -> None:
     """Check every request of ``app`` (or of one blueprint) before its handler, and put our headers on every response.
 
     Args:
         keys: one or several; None: no key is needed.
         origins: origins whose pages may ask, ``"*"`` for all; None: pages from this machine, or all if there are keys
             (a page without a key gets nothing, and keys are not sent by browsers on their own).
+        hosts: names by which this machine may be called besides those of :func:`is_own`, ``"*"`` for any. They are
+            looked at where there are no keys and a request comes from this machine itself: a page whose name was made
+            to lead here (DNS rebinding) is for its browser of the same origin as this server.
     """
+    called = {"*"} if hosts == "*" else _origins(hosts)
     known = _keys(keys)
     allowed = {"*"} if origins == "*" or (origins is None and known) else _origins(origins)
 
@@ -47,12 +54,24 @@ def install(app: Sanic | Blueprint, *, keys: Keys = None, origins: Origins = Non
             return True  # our own page
         return origins is None and is_local(origin)
 
+    def foreign(request: Request) -> str:
+        """The name that this server is wrongly called by; empty: it is called rightly."""
+        if known or "*" in called or not _over_loopback(request):
+            return ""
+        host = request.headers.get("host", "")
+        return "" if is_own(host) or _name(host) in called else host
+
     async def before(request: Request) -> HTTPResponse | None:
         given = request.headers.get("x-request-id", "")
         request._id = given if REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
         if not fits(request):
             origin = request.headers.get("origin", "")
             return _refuse(request, Forbidden(f"pages from {origin!r} may not use this server (--cors)"))
+        if wrong := foreign(request):
+            return _refuse(
+                request,
+                Forbidden(f"this server is not called {wrong!r:.200}; allow that name with --allow-host"),
+            )
         if request.method == "OPTIONS" and request.headers.get("access-control-request-method"):
             return empty(204)
         if known and not getattr(request.route and request.route.ctx, "open", False):
@@ -127,10 +146,38 @@ def is_local(origin: str) -> bool:
     parts = urlsplit(origin)
     if parts.scheme not in ("http", "https"):
         return parts.scheme in ("app", "tauri", "file", "vscode-webview")
-    host = parts.hostname or ""
-    if host == "localhost" or host.endswith(".localhost"):
+    return _is_loopback(parts.hostname or "")
+
+
+def is_own(host: str) -> bool:
+    """Whether a ``Host`` header calls this machine by a name that no stranger can make lead here.
+
+    That is none at all (no browser leaves it out), ``localhost`` and what ends in it, a loopback address, and what ends
+    in ``.internal``, which nobody can register (``host.docker.internal``).
+    """
+    name = _name(host)
+    return not name or name.endswith(".internal") or _is_loopback(name)
+
+
+def _name(host: str) -> str:
+    """The name in a ``Host`` header, without the port; text that is none stays as it is."""
+    try:
+        return (urlsplit(f"//{host.strip()}").hostname or host.strip()).rstrip(".").lower()
+    except ValueError:
+        return host.strip().lower()
+
+
+def _is_loopback(name: str) -> bool:
+    if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def _over_loopback(request: Request) -> bool:
+    """Whether a request came to a loopback address, which only this machine reaches; a Unix socket is none."""
+    transport = request.transport
+    local = transport.get_extra_info("sockname") if transport is not None else None
+    return isinstance(local, tuple) and bool(local) and _is_loopback(str(local[0]))

@@ -98,7 +98,7 @@ class Served:
         data = json.dumps(body).encode()
         sock = socket.create_connection(("127.0.0.1", self.live.port))
         sock.sendall(
-            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n".encode()
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
             + f"Content-Length: {len(data)}\r\n\r\n".encode()
             + data
         )

@@ -226,7 +226,7 @@ def idle_connections(server: ServerProcess, n: int) -> None:
         for i in range(n):
             sock = socket.create_connection(("127.0.0.1", server.port), timeout=10)
             if i % 2:
-                sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Le")
+                sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le")
             socks.append(sock)
         server.alive()
         time.sleep(1)
@@ -254,7 +254,7 @@ def test_2000_idle_connections(server: ServerProcess) -> None:
 def test_slow_readers_do_not_hold_others_up(server: ServerProcess) -> None:
     body = json.dumps({"prompt": "a", "max_tokens": 400, "ignore_eos": True, "stream": True, "logprobs": 5})
     request = (
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n{body}"
     )
     memory = server.resident()

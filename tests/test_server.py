@@ -159,7 +159,7 @@ def test_over_long_prompts_are_refused_before_the_stream(endless: Served, stream
         ({"messages": HI, "n": 1000}, 400, "n"),
         ({"messages": HI, "logprobs": 3}, 400, "logprobs"),
         ({"messages": HI, "logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
-        ({"messages": HI, "top_logprobs": 2}, 400, None),
+        ({"messages": HI, "top_logprobs": 2}, 400, "top_logprobs"),
         ({"messages": HI, "xtc_probability": 2.0}, 400, "xtc_probability"),
         ({"messages": HI, "mirostat": 3}, 400, "mirostat"),
         ({"messages": HI, "min_tokens": -1}, 400, "min_tokens"),

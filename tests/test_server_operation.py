@@ -105,7 +105,7 @@ def test_a_slow_reader_costs_nothing() -> None:
         sock.connect(("127.0.0.1", served.live.port))
         body = {"messages": HI, "stream": True, "temperature": 0, "max_tokens": n}
         data = json.dumps({**body, "logprobs": True, "top_logprobs": 20}).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
         sock.sendall(head.encode() + data)
         wait_until(lambda: served.fake.executor.n_fed > 0, 5)
         wait_until(lambda: not served.model.engine.scheduler, 60)  # it has gone on to its end meanwhile
