@@ -119,9 +119,9 @@ class SamplingFields(Body):
     repeat_penalty: Unsigned | None = None
     repetition_penalty: Unsigned | None = None
     repeat_last_n: int | None = None
-    logit_bias: dict[str, float] | Annotated[list[tuple[int, float | bool]], Field(fail_fast=True)] | None = (
-        None
-    )
+    logit_bias: (
+        dict[str, float] | Annotated[list[tuple[int | str, float | bool]], Field(fail_fast=True)] | None
+    ) = None
     samplers: Texts | str | None = None
     sampling_profile: str | None = None
     min_keep: int | None = None
@@ -154,7 +154,7 @@ class SamplingFields(Body):
     @field_validator("logit_bias", mode="before")
     @classmethod
     def _pairs(cls, value: Any) -> Any:
-        """llama-server's form: [[id, bias], ...], where false suppresses the token."""
+        """llama-server's form: [[id or text, bias], ...], where false suppresses the token."""
         if isinstance(value, dict):
             wrong = next((k for k, bias in value.items() if type(bias) not in (int, float)), None)
             if wrong is not None:
@@ -162,10 +162,10 @@ class SamplingFields(Body):
         if not isinstance(value, list):
             return value
         for pair in value:
-            if not (isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int and pair[0] >= 0):
-                raise ValueError("a list must hold pairs of a token id and a number or false")
+            if not (isinstance(pair, list) and len(pair) == 2 and _is_token(pair[0])):
+                raise ValueError("a list must hold pairs of a token id, or a text, and a number or false")
             if pair[1] is not False and type(pair[1]) not in (int, float):
-                raise ValueError(f"the bias of token {pair[0]} must be a number or false")
+                raise ValueError(f"the bias of token {pair[0]!r:.40} must be a number or false")
         return [(token, -math.inf if bias is False else float(bias)) for token, bias in value]
 
     @field_validator("logit_bias")
@@ -184,11 +184,21 @@ class SamplingFields(Body):
         self._refuse_what_is_not_done()
         given = self.model_dump(include=set(SamplingFields.model_fields) - _UNDONE.keys(), exclude_none=True)
         if self.logit_bias is not None:
-            given["logit_bias"] = {int(k): v for k, v in dict(self.logit_bias).items()}
+            given["logit_bias"] = self._biases(self.logit_bias)
         if self.model_extra:
             known = plugin_parameters()
             given |= {k: v for k, v in self.model_extra.items() if k in known and v is not None}
         return given
+
+    @staticmethod
+    def _biases(given: Any) -> dict[int | str, float]:
+        """Token ids, and of llama-server's form also texts, which are tokens only when the model is known."""
+        if isinstance(given, dict):
+            return {int(k): v for k, v in given.items()}
+        out: dict[int | str, float] = {}
+        for token, bias in given:
+            out[token] = out.get(token, 0.0) + bias
+        return out
 
     def _refuse_what_is_not_done(self) -> None:
         """Refuse known fields that ask for something else than what is done without them.
@@ -200,6 +210,10 @@ class SamplingFields(Body):
             value = getattr(self, name)
             if value is not None and value != harmless:
                 raise InvalidRequest(f"{name} is not supported by this server; {hint}", name)
+
+
+def _is_token(value: Any) -> bool:
+    return (type(value) is int and value >= 0) or (isinstance(value, str) and bool(value))
 
 
 #: Sampling fields of other servers that are not done here -> (the value that asks for nothing, what to do instead).

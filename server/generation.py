@@ -113,7 +113,7 @@ def submit(model: Model, state: State, wanted: Generation, id: str) -> list[Choi
         raise InvalidRequest(f"n must be between 1 and {MAX_CHOICES}, but is {wanted.n}", "n")
     check_room(model, wanted.n, "n")
     check_num_ctx(model, wanted.num_ctx)
-    options = _options(state, wanted)
+    options = _options(model, state, wanted)
     if wanted.n > 1:
         # Definite, so that the choices' seeds can be derived from it.
         seed = with_seed(model.request([0], seed=options.get("seed")).params).seed or 0
@@ -129,7 +129,7 @@ def submit(model: Model, state: State, wanted: Generation, id: str) -> list[Choi
 def first_request(model: Model, state: State, wanted: Generation, id: str) -> Request:
     """The engine's request, or that of the first round, without queueing it."""
     check_num_ctx(model, wanted.num_ctx)
-    options = _options(state, wanted)
+    options = _options(model, state, wanted)
     if wanted.messages is not None and state.skills:
         from ggfw.chat.rounds import Rounds, skills_apply
         from ggfw.chat.skills import Skills
@@ -201,9 +201,22 @@ def _adapted(request: Request, wanted: Generation) -> Request:
     return request
 
 
-def _options(state: State, wanted: Generation) -> dict[str, Any]:
+def _options(model: Model, state: State, wanted: Generation) -> dict[str, Any]:
     given = {name: value for name, value in wanted.options.items() if value is not None}
-    return {**state.defaults, **given}
+    options = {**state.defaults, **given}
+    if options.get("logit_bias"):
+        options["logit_bias"] = _biases(model, options["logit_bias"])
+    return options
+
+
+def _biases(model: Model, given: Mapping[int | str, float]) -> dict[int, float]:
+    """Biases by token id. As in llama-server, one of a text is of each of its tokens, and those of one token add up."""
+    out: dict[int, float] = {}
+    for token, bias in given.items():
+        ids = [token] if isinstance(token, int) else model.tokenizer.encode(token, add_special=False)
+        for id in ids:
+            out[id] = out.get(id, 0.0) + bias
+    return out
 
 
 def _chat_options(wanted: Generation, options: dict[str, Any], id: str) -> dict[str, Any]:

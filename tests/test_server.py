@@ -166,7 +166,7 @@ def test_over_long_prompts_are_refused_before_the_stream(endless: Served, stream
         ({"messages": HI, "dry_sequence_breakers": "x"}, 400, "dry_sequence_breakers"),
         ({"messages": HI, "samplers": ["infill"]}, 400, "samplers"),
         ({"messages": HI, "sampling_profile": "mine"}, 400, "sampling_profile"),
-        ({"messages": HI, "logit_bias": [["x", 1]]}, 400, "logit_bias"),
+        ({"messages": HI, "logit_bias": [["", 1]]}, 400, "logit_bias"),
         ({"messages": HI, "logit_bias": [[5, True]]}, 400, "logit_bias"),
         ({"messages": HI, "tools": [{"type": "function"}]}, 400, "tools[0].function.name"),
         ({"messages": HI, "response_format": {"type": "xml"}}, 400, "response_format"),

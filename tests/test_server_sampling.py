@@ -192,3 +192,12 @@ def test_parts_of_an_answer_with_reasoning() -> None:
     ]  # fmt: skip
     for delta in deltas:
         assert "".join(chr(e.id) for e in delta.logprobs) == delta.text
+
+
+def test_biases_of_texts_are_of_their_tokens(served: Served) -> None:
+    for path, ask in (("/completion", {"prompt": "x"}), ("/v1/chat/completions", {"messages": HI})):
+        bias = [["hé", False], [5, 1], ["\x05a", 1.5]]
+        response = served.http.post(path, json={**ask, "logit_bias": bias, "max_tokens": 1})
+        assert response.status_code == 200, response.text
+        want = {**dict.fromkeys("hé".encode(), -math.inf), 5: 2.5, ord("a"): 1.5}
+        assert served.seen[-1].params.logit_bias == want

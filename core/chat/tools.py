@@ -186,8 +186,9 @@ def _choice(given: Any, names: list[str]) -> tuple[Choice, str | None]:
             return _choice(kind, names)
     elif isinstance(given, str) and given in names:
         return "required", given
+    value = f"{given!r:.120}" if len(repr(given)) <= 120 else f"{given!r:.120}".rpartition(" ")[0] + " …"
     raise InvalidRequest(
-        f"tool_choice is {given!r:.120}; expected auto, none, required, or "
+        f"tool_choice is {value}; expected auto, none, required, or "
         '{"type": "function", "function": {"name": ...}} with the name of a tool',
         "tool_choice",
     )

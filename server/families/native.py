@@ -23,6 +23,7 @@ from ggfw.server.generation import Generation, with_system
 from ggfw.server.pool import Entry, Lease, Pool
 from ggfw.server.state import served
 from ggfw.server.streams import event, send
+from ggfw.server.tool_choice import allowed_tools
 
 native = Blueprint("native")
 
@@ -56,14 +57,15 @@ class GenerateBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFiel
             raise InvalidRequest("exactly one of prompt and messages must be given", "prompt")
         if self.raw and (self.messages is not None or self.system_prompt or self.tools):
             raise InvalidRequest("raw takes a prompt alone, without messages, system_prompt and tools", "raw")
+        tools, choice = allowed_tools(self.tools, self.tool_choice)
         messages = self.messages
         if messages is None and not self.raw:
             messages = [{"role": "user", "content": self.prompt}]
         return Generation(
             messages=None if messages is None else with_system(messages, self.system_prompt),
             prompt=self.prompt,
-            tools=self.tools,
-            tool_choice=self.tool_choice,
+            tools=tools,
+            tool_choice=choice,
             parallel_tool_calls=self.parallel_tool_calls,
             cache_prompt=self.cache_prompt,
             **self.reasoning_options(),

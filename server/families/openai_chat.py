@@ -35,6 +35,7 @@ from ggfw.server.figures import openai_usage, prompt_progress, summed, timings, 
 from ggfw.server.generation import Generation, with_system
 from ggfw.server.logprobs import content_logprobs
 from ggfw.server.streams import COMMENT, DONE, event, send
+from ggfw.server.tool_choice import allowed_tools
 
 openai_chat = Blueprint("openai-chat")
 
@@ -121,6 +122,7 @@ class ChatBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFields):
             refuse(self, modalities="it writes text only")
         if self.top_logprobs and not self.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs to be true", "top_logprobs")
+        tools, choice = allowed_tools(self.tools, self.tool_choice)
         limit = self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
         variables = dict(self.chat_template_kwargs or {})
         for name in ("add_generation_prompt", "continue_final_message"):
@@ -130,8 +132,8 @@ class ChatBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFields):
         return Generation(
             messages=with_system(self.messages, self.system_prompt),
             n=1 if self.n is None else self.n,
-            tools=self.tools,
-            tool_choice=self.tool_choice,
+            tools=tools,
+            tool_choice=choice,
             parallel_tool_calls=self.parallel_tool_calls,
             thinking=self.enable_thinking,
             effort=effort,

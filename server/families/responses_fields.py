@@ -22,6 +22,7 @@ from ggfw.server.fields import (
     refuse,
 )
 from ggfw.server.generation import Generation
+from ggfw.server.tool_choice import allowed_tools
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -217,6 +218,6 @@ def _tools(tools: list[Any], choice: str | dict[str, Any] | None) -> tuple[list[
     if kind == "function":
         return found, {"type": "function", "function": {"name": choice.get("name")}}
     if kind == "allowed_tools":
-        names = {tool.get("name") for tool in choice.get("tools") or () if isinstance(tool, dict)}
-        return [tool for tool in found if tool["function"]["name"] in names], choice.get("mode", "auto")
+        left, mode = allowed_tools(found, choice)
+        return list(left or ()), mode
     raise InvalidRequest(f"tool_choice of type {kind!r} is not supported", "tool_choice")
