@@ -252,7 +252,11 @@ class SamplerStage(Descriptor):
 
     def problems(self) -> list[str]:
         found = super().problems() + _target_problems("load", self.load)
-        if isinstance(self.order, bool) or not isinstance(self.order, int | float) or self.order != self.order:
+        if (
+            isinstance(self.order, bool)
+            or not isinstance(self.order, int | float)
+            or self.order != self.order
+        ):
             found.append(f"order is {self.order!r}; expected a number")
         for what, value in (("params", self.params), ("profile", self.profile or {})):
             if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
