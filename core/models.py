@@ -132,7 +132,9 @@ def discover_models(
     found: list[ModelEntry] = []
     seen: set[Path] = set()
     for folder in _folders(folders):
-        for path in sorted(_files(folder), key=os.path.islink):  # the file's own name beats that of a link to it
+        for path in sorted(
+            _files(folder), key=os.path.islink
+        ):  # the file's own name beats that of a link to it
             real = path.resolve()
             if real in seen:
                 continue
