@@ -39,7 +39,7 @@ def test_values_are_counted_outside_of_strings(value: Any, compact: bool) -> Non
 
 def test_text_full_of_commas_is_one_value() -> None:
     assert few_values(json.dumps([",[{" * 10_000, '\\",\\'] * 3).encode(), 10)
-    assert not few_values(b'[' + b'"",' * 4_000 + b'1]', 10)
+    assert not few_values(b"[" + b'"",' * 4_000 + b"1]", 10)
 
 
 @pytest.mark.parametrize("text", ["q" * 300_000, "ab cd " * 60_000, "\u0301" * 300_000])
