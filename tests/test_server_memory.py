@@ -255,7 +255,9 @@ def streamed(server: Several, path: str, model: str = "a") -> socket.socket:
     """Send a request for a stream and read nothing."""
     data = json.dumps({**STREAMS[path], "model": model}).encode()
     sock = socket.create_connection(("127.0.0.1", server.live.port))
-    sock.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+    sock.sendall(
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+    )
     return sock
 
 
