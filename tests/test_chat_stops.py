@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_dialects_engine import ASK, F, G, TOOLS, deltas, model
+from test_dialects_engine import ASK, TOOLS, F, G, deltas, model
 
 from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from ggfw.output import Output
@@ -39,7 +39,7 @@ def test_forced_calls_are_not_stopped(stop: str) -> None:
 def test_text_around_calls_is_stopped() -> None:
     with model(f"One.\n{F}\nTwo STOP three {G}") as made:
         whole = made.chat(ASK, tools=TOOLS, stop="STOP")
-        assert (whole.text, whole.stop) == ("One.Two ", "STOP")
+        assert (whole.text, whole.stop) == ("One.\nTwo ", "STOP")
         assert [c.name for c in whole.tool_calls] == ["f"]
         streamed = deltas(made, tools=TOOLS, stop="STOP")
         assert "".join(d.text for d in streamed if isinstance(d, TextDelta)) == whole.text
