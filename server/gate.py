@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sanic import Blueprint, Request, Sanic
+from sanic.http import Http
 from sanic.response import HTTPResponse, empty, json
 
 from ggfw.server.errors import Forbidden, Unauthorized, body_of, family_of, problem_of
@@ -107,7 +108,7 @@ def install(
                 headers["Access-Control-Max-Age"] = "600"
         state = getattr(request.app.ctx, "ggfw", None)
         if state is not None:
-            if state.ending and hasattr(request.stream, "keep_alive"):
+            if state.ending and isinstance(request.stream, Http):
                 request.stream.keep_alive = False  # the client's next request may find another server
             route = request.route.path if request.route is not None else ""
             state.metrics.http(f"/{route}" if route else "none", request.method, response.status)

@@ -29,9 +29,9 @@ HEADERS = {
 }
 
 
-def encode(data: Any) -> str:
-    """JSON on one line."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+#: Made once: ``json.dumps`` makes an encoder for each call that does not have the standard separators.
+encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""JSON on one line."""
 
 
 def event(data: Any, name: str | None = None) -> str:

@@ -74,7 +74,7 @@ def test_timeouts_fit_processors() -> None:
     assert RESPONSE_TIMEOUT >= 3600 and REQUEST_TIMEOUT >= 60 and GRACE >= 10
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/completion"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/completion", "/generate"])
 def test_progress_of_the_prompt_is_told_where_it_is_asked_for(path: str) -> None:
     with Served(script="hello", n_ctx=4096, max_rows=32) as served:
         served.fake.executor.delay = 0.02

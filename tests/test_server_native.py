@@ -165,3 +165,15 @@ def test_skills_are_loaded_inside(tmp_path: Path) -> None:
         server.http.post("/v1/completions", json={"prompt": "hi", "temperature": 0})
         assert server.prompt() == "<s>hi"
         server.idle()
+
+
+def test_generate_tells_times_of_each_piece_where_they_are_asked_for() -> None:
+    with Served(script="hello") as served:
+        for asked in (True, False):
+            response = served.http.post(
+                "/generate",
+                json={"prompt": "x", "stream": True, "timings_per_token": asked, "temperature": 0},
+            )
+            rows = [json.loads(row[6:]) for row in response.text.splitlines() if row.startswith("data: {")]
+            noted = [row["timings"]["predicted_n"] for row in rows if "timings" in row]
+            assert noted == sorted(noted) and bool(noted) == asked

@@ -16,13 +16,15 @@ from ggfw.result import Result
 from ggfw.server.answers import Answers, answering
 from ggfw.server.constrained import ConstraintFields
 from ggfw.server.endpoint import endpoint
+from ggfw.server.families.openai_chat import PROGRESS as PROMPT_PROGRESS
 from ggfw.server.families.openai_chat import call_object, delta_object
 from ggfw.server.families.openai_models import model_row
 from ggfw.server.fields import Body, Messages, ReasoningFields, SamplingFields, StreamFields, ToolList
+from ggfw.server.figures import prompt_progress, timings_so_far
 from ggfw.server.generation import Generation, with_system
 from ggfw.server.pool import Entry, Lease, Pool
 from ggfw.server.state import served
-from ggfw.server.streams import event, send
+from ggfw.server.streams import COMMENT, event, send
 from ggfw.server.tool_choice import allowed_tools
 
 native = Blueprint("native")
@@ -93,24 +95,44 @@ async def generate(request: Request, body: GenerateBody) -> HTTPResponse | None:
     wanted, id = body.generation(), new_id("gen")
     async with answering(request, body.model, wanted, id=id, streaming=bool(body.stream)) as answers:
         if body.stream:
-            await send(request, _frames(answers))
+            told = _Told(answers, body)
+            await send(request, told.frames(), beat=told.beat, every=told.every)
             return None
         (result,) = await answers.results()
         return json(_whole(result))
 
 
-async def _frames(answers: Answers) -> AsyncIterator[str]:
+class _Told:
     """Pieces, and at the end the whole answer with ``done``."""
-    yield event({"text": "", "done": False})
-    async for _, item in answers.pieces():
-        if isinstance(item, Result):
-            yield event({**_whole(item), "done": True})
-        elif isinstance(item, TextDelta):
-            yield event({"text": item.text, "done": False})
-        elif isinstance(item, ReasoningDelta):
-            yield event({"reasoning": item.text, "done": False})
-        else:
-            yield event({**delta_object(item), "done": False})
+
+    def __init__(self, answers: Answers, body: GenerateBody) -> None:
+        self.answers, self.body = answers, body
+        self.every = PROMPT_PROGRESS if body.return_progress else None
+        self._told = -1
+
+    def beat(self) -> str:
+        """Progress of the prompt where it was asked for, else a comment."""
+        now = self.answers.progress() if self.body.return_progress else None
+        if now is not None and not now.drawn and now.processed != self._told:
+            self._told = now.processed
+            return event({"text": "", "done": False, "prompt_progress": prompt_progress(now)})
+        return COMMENT
+
+    async def frames(self) -> AsyncIterator[str]:
+        yield event({"text": "", "done": False})
+        async for _, item in self.answers.pieces():
+            if isinstance(item, Result):
+                yield event({**_whole(item), "done": True})
+                continue
+            more: dict[str, Any] = {"done": False}
+            if self.body.timings_per_token and (now := self.answers.progress()) is not None:
+                more["timings"] = timings_so_far(now)
+            if isinstance(item, TextDelta):
+                yield event({"text": item.text, **more})
+            elif isinstance(item, ReasoningDelta):
+                yield event({"reasoning": item.text, **more})
+            else:
+                yield event({**delta_object(item), **more})
 
 
 def _whole(result: Result) -> dict[str, Any]:
