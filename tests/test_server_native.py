@@ -169,6 +169,7 @@ def test_skills_are_loaded_inside(tmp_path: Path) -> None:
 
 def test_generate_tells_times_of_each_piece_where_they_are_asked_for() -> None:
     with Served(script="hello") as served:
+        served.fake.executor.delay = 0.01  # each piece on its own
         for asked in (True, False):
             response = served.http.post(
                 "/generate",
