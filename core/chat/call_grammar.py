@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ggfw.chat.format import CallForm
 from ggfw.chat.tools import Tool, Tools
+from ggfw.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from ggfw.constraints import Grammar
@@ -39,7 +40,7 @@ class Lark:
     """
 
     def __init__(self, control: Control = no_control, strict: bool = False, param: str = "tools") -> None:
-        self._control, self._strict = control, strict
+        self._control, self._strict, self._param = control, strict, param
         self._rules: list[str] = []
         self._names: dict[str, str] = {}
 
@@ -75,16 +76,33 @@ class Lark:
         """Whether ``text`` is one control token."""
         return bool(text) and self._control(text) is not None
 
-    def json(self, schema: Mapping[str, Any], *, strict: bool) -> str:
-        """JSON that satisfies ``schema``; if not ``strict``, keywords that cannot be expressed are ignored."""
-        from ggfw.constraints.compiler import JSON_OPTIONS
+    def json(self, schema: Mapping[str, Any], *, strict: bool, tool: str = "") -> str:
+        """JSON that satisfies ``schema``; if not ``strict``, keywords that cannot be expressed are ignored.
 
+        Args:
+            schema: an object.
+            strict: see there.
+            tool: the name of the tool to which the schema belongs, for messages.
+
+        Raises:
+            InvalidRequest: the schema is malformed, nothing satisfies it, or it is ``strict`` and cannot be expressed.
+        """
+        from ggfw.constraints.compiler import JSON_OPTIONS
+        from ggfw.constraints.widen import refusal, widened
+
+        if not strict:
+            schema = widened(schema)
+        why = refusal(schema, lenient=not strict)
+        if why is not None:
+            raise InvalidRequest(
+                f"the parameters of the tool {tool!r} cannot be enforced: {why}", self._param
+            )
         options = JSON_OPTIONS if strict else {**JSON_OPTIONS, "lenient": True}
         return self.rule("%json " + json.dumps({**schema, "x-guidance": options}, ensure_ascii=False))
 
     def arguments(self, tool: Tool) -> str:
         """The arguments of ``tool`` as a JSON object."""
-        return self.json(_object(tool.parameters), strict=self._strict or tool.strict)
+        return self.json(_object(tool.parameters), strict=self._strict or tool.strict, tool=tool.name)
 
     def value(self, tool: Tool, schema: Any) -> str:
         """One argument of ``tool`` as JSON; ``schema`` may refer to the definitions of the tool."""
@@ -92,7 +110,7 @@ class Lark:
         for key in ("$defs", "definitions"):
             if key in tool.parameters:
                 own.setdefault(key, tool.parameters[key])
-        return self.json(own, strict=self._strict or tool.strict)
+        return self.json(own, strict=self._strict or tool.strict, tool=tool.name)
 
     def text_value(self, schema: Any, end: str) -> str:
         """Bare text up to and with ``end``, which it does not hold; one of the schema's values, where it lists them."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ggfw.constraints.gbnf import to_lark
 from ggfw.constraints.grammar import Grammar
-from ggfw.constraints.limits import check_lark, check_size
-from ggfw.constraints.matcher import GrammarConstraint
+from ggfw.constraints.limits import MAX_PROPERTIES, check_lark, check_size
+from ggfw.constraints.matcher import GrammarConstraint, in_words
 from ggfw.constraints.reasoning import single_token
 from ggfw.constraints.vocabulary import TokenTable
 from ggfw.errors import InvalidRequest
@@ -34,6 +34,8 @@ JSON_SPACE = r"\x20|\n{1,2}[\x20\t]{0,20}"
 JSON_OPTIONS = {"json_allow_general_unicode_escapes": True, "whitespace_pattern": JSON_SPACE}
 #: What building a lexer may cost: about half a second.
 LEXER_FUEL = 500_000
+#: Ways to go on that one place of a text may have; each optional property of an object is about four.
+PARSER_ITEMS = 5 * MAX_PROPERTIES
 #: Every tokenization of an allowed text is allowed: the mask is what it says, and not the tokens that llguidance would
 #: choose where the text is certain.
 NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
@@ -103,10 +105,12 @@ class Compiler:
         from llguidance import LLMatcher, LLParserLimits
 
         check_size(grammar.text, _NAMES[grammar.kind], grammar.param)
-        limits = LLParserLimits(verbose_errors=False, initial_lexer_fuel=LEXER_FUEL)
+        limits = LLParserLimits(
+            verbose_errors=False, initial_lexer_fuel=LEXER_FUEL, max_items_in_row=PARSER_ITEMS
+        )
         matcher = LLMatcher(table.ll, self._lark(grammar) + NO_FORCING, log_level=0, limits=limits)
         if matcher.is_error():
-            raise InvalidRequest(_explain(grammar, matcher.get_error()), grammar.param)
+            raise InvalidRequest(explained(grammar, matcher.get_error()), grammar.param)
         return matcher
 
     def _lark(self, grammar: Grammar) -> str:
@@ -153,9 +157,11 @@ def _escaped(text: str) -> str:
     return "".join(c if c.isalnum() else f"\\x{{{ord(c):X}}}" for c in text)
 
 
-def _explain(grammar: Grammar, error: str) -> str:
+def explained(grammar: Grammar, error: str) -> str:
     """One sentence about why llguidance refused."""
     name = _NAMES[grammar.kind]
+    if in_words(error) != error:
+        return f"the {name} accepts no text: {in_words(error)}"
     error = error.replace("failed to compile JSON schema: ", "")
     if grammar.kind in ("json_schema", "regex", "choice"):  # places in the Lark text around it say nothing
         error = _PLACE.sub("", error)

@@ -15,8 +15,9 @@ from ggfw.errors import InvalidRequest
 
 #: References and subschemas within each other.
 MAX_DEPTH = 256
-#: Containers within each other in the text of a schema; beyond it JSON readers give up.
-MAX_NESTING = 100
+#: Objects within each other that a schema describes. Each is two containers in its text, its subschema and the mapping
+#: of its properties; beyond 126 containers JSON readers give up.
+MAX_NESTING = 60
 _PERCENT = re.compile(r"%([0-7][0-9A-Fa-f])")
 #: Properties of one object: compilation takes the square of them.
 MAX_PROPERTIES = 2000
@@ -83,7 +84,7 @@ def check_schema(schema: Any, param: str) -> None:
         value = nodes[node]
         values: Iterable[Any] = ()
         if isinstance(value, Mapping):
-            target = _resolve(schema, value.get("$ref"), anchors)
+            target = resolve(schema, value.get("$ref"), anchors)
             values = value.values() if target is None else [*value.values(), target]
         elif isinstance(value, list | tuple):
             values = value
@@ -106,7 +107,7 @@ def _check_nesting(schema: Any, param: str) -> dict[str, Any]:
     if isinstance(schema, Mapping) and re.search("draft-0[34]", str(schema.get("$schema"))):
         identifiers.append("id")
     level: list[Any] = [schema]
-    for _ in range(MAX_NESTING):
+    for _ in range(2 * MAX_NESTING + 4):
         below: list[Any] = []
         for value in level:
             if isinstance(value, Mapping):
@@ -127,7 +128,7 @@ def _check_nesting(schema: Any, param: str) -> dict[str, Any]:
         if not level:
             return anchors
     raise InvalidRequest(
-        f"the JSON schema is nested more than {MAX_NESTING} deep, which is the most allowed", param
+        f"the JSON schema is nested more than {MAX_NESTING} objects deep, which is the most allowed", param
     )
 
 
@@ -136,6 +137,13 @@ def _check_keywords(schema: Mapping[str, Any], param: str) -> None:
     if isinstance(properties, Mapping) and len(properties) > MAX_PROPERTIES:
         raise InvalidRequest(
             f"an object of the JSON schema has {len(properties)} properties; at most {MAX_PROPERTIES} are allowed",
+            param,
+        )
+    most = free_keys_needed(schema)
+    if most is not None:
+        raise InvalidRequest(
+            f"the JSON schema's minProperties {schema['minProperties']} asks for several free keys, and a grammar "
+            f"cannot tell whether they differ; at most {most} is possible there, or name the keys in 'required'",
             param,
         )
     multiple = schema.get("multipleOf")
@@ -148,7 +156,21 @@ def _check_keywords(schema: Mapping[str, Any], param: str) -> None:
             )
 
 
-def _resolve(schema: Any, reference: Any, anchors: Mapping[str, Any]) -> Any:
+def free_keys_needed(schema: Mapping[str, Any]) -> int | None:
+    """The most that ``minProperties`` may be where it asks for more free keys than one, else None.
+
+    A grammar does not see that a key comes twice: of free keys (``patternProperties``, ``additionalProperties``) it can
+    assure one beside those that are required.
+    """
+    least, required = schema.get("minProperties"), schema.get("required")
+    most = 1 + (len(required) if isinstance(required, list | tuple) else 0)
+    free = schema.get("additionalProperties", True) is not False or bool(schema.get("patternProperties"))
+    if isinstance(least, int | float) and not isinstance(least, bool) and least > most and free:
+        return most
+    return None
+
+
+def resolve(schema: Any, reference: Any, anchors: Mapping[str, Any]) -> Any:
     """The subschema that a reference into this document points at, or None."""
     if not isinstance(reference, str) or "#" not in reference:
         return None

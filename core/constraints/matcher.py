@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
 SLOW_MASK = 1e-3
 #: How much of the slowest mask so far is forgotten with each further one.
 FORGET = 0.1
+_ITEMS = re.compile(r"row has \d+ items; max is (\d+)")
+
+
+def in_words(error: str) -> str:
+    """An error of llguidance that names its own parts, said in words; others as they are."""
+    if "NoExtensionBias" in error:
+        return "its references lead back to themselves, so that no text ever satisfies it"
+    items = _ITEMS.search(error)
+    if items:
+        most = items[1]
+        return f"it leaves more than {most} ways to go on at one place; use fewer alternatives or optional properties"
+    return error
 
 
 class GrammarConstraint:
@@ -122,7 +135,7 @@ class GrammarConstraint:
         """Why nothing can follow although the grammar is not satisfied; None if all is well."""
         self._join()
         if self._matcher.is_error():
-            return self._matcher.get_error().split("\n", 1)[0] or "the grammar engine failed"
+            return in_words(self._matcher.get_error()).split("\n", 1)[0] or "the grammar engine failed"
         return None
 
     def allowed_prefix(self, tokens: Sequence[int]) -> int:
