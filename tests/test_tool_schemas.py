@@ -86,6 +86,16 @@ def test_free_keys_are_not_counted_twice() -> None:
 def test_messages_are_in_our_words() -> None:
     message = refused({"$ref": "#"})
     assert "lead back to themselves" in message and "NoExtensionBias" not in message
+    deep: dict[str, Any] = {"type": "string", "pattern": "^(?=a)b"}
+    message = refused({"properties": {"a": {"properties": {"b": deep}}}})
+    assert "'^(?=a)b' (at $.properties.a.properties.b)" in message and "look-around" in message
+    for _ in range(70):
+        deep = {"type": "object", "properties": {"a": deep}}
+    assert refused(deep) == "the JSON schema is nested more than 60 objects deep, which is the most allowed"
+    with pytest.raises(
+        InvalidRequest, match="'f' cannot be enforced: the JSON schema is nested more than 60 objects"
+    ):
+        constraint("hermes", False, tools(deep), strict=False)
     many = {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(600)}}
     found = compiler(False).compile(Grammar.json_schema(many))
     assert accepts(found, False, '{"p3": 1, "p599": 2}')

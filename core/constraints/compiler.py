@@ -182,6 +182,8 @@ def explained(grammar: Grammar, error: str) -> str:
             "not supported; use 'anyOf', or give the alternatives a property with different constants"
         )
     lines = [line.strip() for line in error.splitlines() if line.strip()]
+    if grammar.kind == "json_schema" and len(lines) > 1 and lines[0].startswith("regex parse error"):
+        name += f"'s pattern {lines[1][:80]!r}{_place(json.loads(grammar.text), 'pattern', lines[1])}"
     what = next(
         (line.removeprefix("error: ") for line in lines if line.startswith("error:")),
         lines[0] if lines else "",
@@ -189,14 +191,14 @@ def explained(grammar: Grammar, error: str) -> str:
     return f"the {name} cannot be used: {what[:300]}"
 
 
-def _place(schema: Any, keyword: str) -> str:
-    """Where ``keyword`` stands in the schema, for a message; level by level."""
+def _place(schema: Any, keyword: str, value_is: str | None = None) -> str:
+    """Where ``keyword`` stands in the schema, perhaps with a certain value, for a message; level by level."""
     level: list[tuple[str, Any]] = [("$", schema)]
     while level:
         below: list[tuple[str, Any]] = []
         for path, value in level:
             if isinstance(value, Mapping):
-                if keyword in value:
+                if keyword in value and value_is in (None, value[keyword]):
                     return "" if path == "$" else f" (at {path})"
                 below += [(f"{path}.{key}", one) for key, one in value.items()]
             elif isinstance(value, list):

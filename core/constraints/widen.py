@@ -32,10 +32,10 @@ def refusal(schema: Mapping[str, Any], *, lenient: bool) -> str | None:
     try:
         check_schema(schema, "schema")
         return _refusal(json.dumps(schema, ensure_ascii=False, allow_nan=False), lenient)
-    except (TypeError, ValueError, RecursionError) as error:
-        return f"the JSON schema cannot be written as JSON: {error}"
     except InvalidRequest as error:
         return str(error)
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"the JSON schema cannot be written as JSON: {error}"
 
 
 @lru_cache(maxsize=256)
