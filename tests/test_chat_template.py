@@ -186,7 +186,130 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("source", HOSTILE)
+DEEP = (
+    "{% set ns = namespace(x=(1,), y=[1], z=[1]) %}{% for i in range(60) %}{% set ns.x = (ns.x, ns.x) %}"
+    + ("{% set ns.y = [ns.y, ns.y] %}{% set ns.z = [ns.z, ns.z] %}{% endfor %}")
+)
+BIG = "{% set a = 'a' * 8000000 %}{% for i in range(99999) %}"
+#: What would take seconds or gigabytes inside one function, or a little often.
+EXPENSIVE = [
+    """{{ ('b' * 100000).join(range(100000)|map('string')) }}""",
+    """{{ range(100000)|map('string')|join('b' * 100000) }}""",
+    """{{ ('a ' * 1000000)|wordwrap(1) }}""",
+    """{{ ('http://a.b ' * 100000)|urlize }}""",
+    """{{ range(99999)|list|pprint }}""",
+    """{{ [1]|xmlattr }}""",
+    """{{ 10|filesizeformat }}""",
+    """{{ ('<b>' * 2000000)|striptags }}""",
+    """{{ ('a-' * 3000000)|title|length }}""",
+    """{{ ('a ' * 2000000)|wordcount }}""",
+    """{{ ('a b' * 2000000).split()|length }}""",
+    """{{ ('ab' * 2000000).split('b')|length }}""",
+    """{{ ('a\n' * 2000000).splitlines()|length }}""",
+    """{{ ('ab' * 2000000).replace('a', 'c')|length }}""",
+    """{{ ('ab' * 2000000)|replace('', 'c')|length }}""",
+    """{{ ('a\n' * 1000000)|indent(1000)|length }}""",
+    """{{ ('a\n' * 1000000)|indent('x' * 1000)|length }}""",
+    """{{ ('9' * 1000000)|int }}""",
+    """{{ ('f' * 1000000)|int(base=16) }}""",
+    """{{ ('9' * 1000000)|float }}""",
+    """{{ 5|round(10**8, 'ceil') }}""",
+    """{{ ([range(99999)|list] * 100)|tojson|length }}""",
+    """{{ ([range(99999)|list] * 100)|string|length }}""",
+    """{{ (range(99999)|list * 20)|sort|length }}""",
+    """{% set a = 'a' * 1000000 ~ 'x' %}{% set b = 'a' * 1000000 ~ 'y' %}{{ ([a, b] * 50000)|sort|length }}""",
+    """{% set a = 'a' * 1000000 ~ 'x' %}{% set b = 'a' * 1000000 ~ 'x' %}{{ [a] * 50000 == [b] * 50000 }}""",
+    DEEP + "{{ ns.y }}",
+    DEEP + "{{ ns }}",
+    DEEP + "{{ ns.y|tojson }}",
+    DEEP + "{{ '%s'|format(ns.y) }}",
+    DEEP + "{{ '{}'.format(ns.y) }}",
+    DEEP + "{{ ns.y == ns.z }}",
+    DEEP + "{{ ns.y in [ns.z] }}",
+    DEEP + "{{ [ns.y].index(ns.z) }}",
+    DEEP + "{{ {ns.x: 1}|length }}",
+    DEEP + "{{ {}[ns.x] }}",
+    DEEP + "{{ {}.get(ns.x) }}",
+    DEEP + "{{ [ns.x]|unique|list|length }}",
+    DEEP + "{{ dict([(ns.x, 1)])|length }}",
+    """{% set l = [] %}{% set _ = l.append(l) %}{{ l|tojson }}""",
+    """{{ ('{0}' * 100000).format('a' * 1000000)|length }}""",
+    """{{ ('{0:999}' * 100000).format('a')|length }}""",
+    """{{ ('%(a)s' * 100000) % {'a': 'a' * 1000000} }}""",
+    """{{ ('%(a)s' * 100000)|format(a='a' * 1000000)|length }}""",
+    """{{ ('%999d' * 100000)|format(*range(100000))|length }}""",
+    """{{ ('\t' * 1000000).expandtabs(1000)|length }}""",
+    """{{ (1).to_bytes(10**9, 'big') }}""",
+    """{{ ('a' * 4000000)|list|length }}""",
+    """{{ ('a' * 4000000)|batch(3)|list|length }}""",
+    """{{ range(3)|slice(10**6)|list|length }}""",
+    """{{ ([[1] * 100000] * 100)|sum(start=[])|length }}""",
+    """{{ range(99999)|map(attribute='a.' * 1000000)|list|length }}""",
+    """{{ range(99999)|sort(attribute='a,' * 1000000)|list|length }}""",
+    """{{ ('<' * 8000000)|e|length }}""",
+    """{{ ('[],' * 2000000)|from_json }}""",
+    "{% set ns = namespace(l=1) %}{% for i in range(99999) %}{% set ns.l = [ns.l"
+    + ", 1" * 6000
+    + "] %}{% endfor %}",
+    "{% macro f() %}{% for i in range(99999) %}"
+    + "{% if 1 %}x{% endif %}" * 1200
+    + "{% endfor %}{% endmacro %}{{ f() }}",
+    "{% macro f() %}{{ varargs|length }}{% endmacro %}{{ f(*('a' * 8000000)) }}",
+    "{% for x in [1] recursive %}{% for i in range(9999) %}{{ loop(range(99999)) }}{% endfor %}{% endfor %}",
+    BIG + "{{ a[::-1]|length }}{% endfor %}",
+    BIG + "{{ a.find('b') }}{{ a.count('b') }}{{ 'b' in a }}{% endfor %}",
+    BIG + "{{ a.strip('a')|length }}{{ a.isalpha() }}{{ a|upper|length }}{% endfor %}",
+    """{{ strftime_now('%c' * 1000000) }}""",
+    """{% for i in range(99999) %}{{ dict(a=1).keys() - range(99999) }}{% endfor %}""",
+    """{% autoescape true %}{{ messages[0].content }}{% endautoescape %}""",
+    "{{ a == b }}" * 9000,
+    "{{ " + "1" * 1000000 + " }}",
+    "{{ " + "(" * 500 + "1" + ")" * 500 + " }}",
+]
+
+
+def test_many_things_are_cheap_enough() -> None:
+    assert render("{{ range(99999)|map('string')|unique|join|length }}").text == "488885"
+    assert (
+        render("{{ range(500)|map('string')|unique|sort|join|length }}{{ 'a-b c'|title }}").text
+        == "1390A-B C"
+    )
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the address space")
+@pytest.mark.parametrize(
+    "sources", [EXPENSIVE[:8], pytest.param(EXPENSIVE, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_expensive_templates_need_little_memory_each(sources: list[str]) -> None:
+    code = (
+        "import json, re, resource, sys\nresource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))\n"
+        "from ggfw.chat import ChatTemplate\n"
+        "def status(key): return int(re.search(key + r':\\s+(\\d+)', open('/proc/self/status').read())[1]) // 1024\n"
+        "for source in json.load(sys.stdin):\n"
+        "    open('/proc/self/clear_refs', 'w').write('5')\n"  # begin the high-water mark anew
+        "    before = status('VmRSS')\n"
+        "    try: ChatTemplate(source).render([{'role': 'user', 'content': 'hi'}]); \n"
+        "    except Exception as e: pass\n"
+        "    if status('VmHWM') - before > 64: print(status('VmHWM') - before, 'MiB', source[:90])\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps(sources),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert out.stdout == "", out.stdout
+
+
+def some(sources: list[str]) -> list[Any]:
+    """The first few and every fourth; the others only where slow tests run."""
+    return [
+        s if i < 8 or i % 4 == 0 else pytest.param(s, marks=pytest.mark.slow) for i, s in enumerate(sources)
+    ]
+
+
+@pytest.mark.parametrize("source", HOSTILE + some(EXPENSIVE))
 def test_hostile_templates_fail_soon(source: str) -> None:
     messages = [user("hi")]
     start = time.thread_time()  # of this thread: a busy machine counts for nothing

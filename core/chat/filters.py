@@ -31,6 +31,7 @@ from ggfw.chat.metering import (
     sorting,
     volume,
     weigh,
+    width,
 )
 from ggfw.chat.tracked import Tracked, is_foreign, join, make, marks_of, plain, to_plain, track
 
@@ -60,14 +61,14 @@ def tojson(
     sort_keys: bool = False,
 ) -> str:
     """Plain JSON: no HTML escapes, no ASCII escapes, keys in their own order."""
-    width = len(indent) if isinstance(indent, str) else indent or 0
-    if width > 64:
+    columns = len(indent) if isinstance(indent, str) else indent or 0
+    if columns > 64:
         raise limits.LimitExceeded("it indents JSON by more than 64 columns")
     if separators is not None and any(len(s) > 16 for s in separators):
         raise limits.LimitExceeded("it separates JSON by more than 16 characters")
     value = settled(value)
     nodes, size, depth = weigh(value)
-    limits.budget().spend(6 * size + nodes * (32 + max(width, 0) * depth), 2 * nodes)
+    limits.budget().spend(6 * size + nodes * (32 + max(columns, 0) * depth), 2 * nodes)
     text = json.dumps(
         to_plain(value), ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -85,15 +86,15 @@ def joined(texts: Iterable[Any], sep: str = "") -> str:
     """The parts as one string."""
     budget = limits.budget()
     parts: list[str] = []
-    size, between = 0, volume(sep)
+    chars, wide, marked = 0, width(sep), isinstance(sep, Tracked)
     for value in texts:
         text = shown(value)
-        size += volume(text) + between
-        if size > limits.MAX_SIZE:
-            budget.spend(size)
-            size = 0
+        chars += len(text) + len(sep)
+        wide = max(wide, width(text))
+        marked = marked or isinstance(text, Tracked)
         parts.append(text)
-    budget.spend(2 * size + 8 * len(parts), 1 + (size >> 8))
+    size = chars * (wide + marked)
+    budget.spend(size + 8 * len(parts), 1 + (size >> 8))
     return join(parts, sep)
 
 
@@ -247,6 +248,12 @@ def _before_sorting(value: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return value
 
 
+def _before_one_look(value: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    value = listed(value)
+    sorting(value, 1)
+    return value
+
+
 def _before_each(value: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     for name in args[:1]:
         _check_attribute(name)
@@ -272,12 +279,12 @@ def _before_slow(value: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def _before_indent(value: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     text = shown(value)
-    width = kwargs.get("width", args[0] if args else 4)
-    check_numbers([width])
-    width = volume(width) if isinstance(width, str) else abs(int(width)) if isinstance(width, int) else 0
+    by = kwargs.get("width", args[0] if args else 4)
+    check_numbers([by])
+    by = len(by) if isinstance(by, str) else abs(by) if isinstance(by, int) else 0
     method(text, "splitlines", (), {})
     lines = str.count(text, "\n") + 1
-    limits.budget().spend(5 * len(text) + 5 * width * lines, lines)
+    limits.budget().spend(5 * len(text) + 5 * by * lines, lines)
     return text
 
 
@@ -308,7 +315,8 @@ def _before_short(value: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 PER_WORD = 64
 #: What is done first for each of Jinja's filters that keeps the marks of what it hands on.
 _FOLLOWED: dict[str, Function] = {
-    **dict.fromkeys(("sort", "dictsort", "groupby", "unique", "min", "max"), _before_sorting),
+    **dict.fromkeys(("sort", "dictsort", "groupby"), _before_sorting),
+    **dict.fromkeys(("unique", "min", "max"), _before_one_look),
     **dict.fromkeys(("map", "select", "reject", "selectattr", "rejectattr"), _before_each),
     **dict.fromkeys(("batch", "slice"), _before_parts),
     **dict.fromkeys(("first", "last", "count", "length", "d", "default", "items", "abs"), _before_short),

@@ -7,16 +7,22 @@ from contextvars import ContextVar
 
 from jinja2 import TemplateRuntimeError
 
-#: Seconds of this thread's CPU time one rendering may take.
-MAX_SECONDS = 1.0
-#: Steps of one rendering; a step is at most about a microsecond of work.
+#: Seconds of this thread's CPU time one rendering may take, and at most with what is added for each given megabyte:
+#: templates that look through all messages for each message take their time.
+MAX_SECONDS = 0.6
+SECONDS_PER_MEGABYTE = 1.0
+MOST_SECONDS = 1.5
+#: Steps of one rendering, and for each given byte; a step is at most about a microsecond of work.
 MAX_STEPS = 1_000_000
+STEPS_PER_GIVEN = 1
 #: Bytes that one value, or the whole prompt, may have, beside :data:`SIZE_PER_GIVEN` for each byte that was given.
 MAX_SIZE = 1 << 23
 SIZE_PER_GIVEN = 4
-#: Bytes of everything a rendering makes together, beside :data:`TOTAL_PER_GIVEN` for each byte that was given.
+#: Bytes of everything a rendering makes together, beside :data:`TOTAL_PER_GIVEN` for each byte that was given, and at
+#: most: templates that add to one text message by message make it as often as there are messages.
 MAX_TOTAL = 1 << 25
-TOTAL_PER_GIVEN = 64
+TOTAL_PER_GIVEN = 256
+MOST_TOTAL = 1 << 28
 #: Widths, counts and tab sizes that a template may ask a function for.
 MAX_NUMBER = 1_000_000
 #: Bits that an integer may have.
@@ -37,19 +43,20 @@ class Budget:
     """What is left of one rendering.
 
     Args:
-        given: bytes of messages, tools and variables, in which templates may repeat themselves.
+        given: bytes of messages, tools and variables, more of which may cost more.
         seconds: CPU time.
     """
 
     __slots__ = ("_checked", "_end", "_size", "_steps", "_steps_left", "_total")
 
     def __init__(self, given: int = 0, seconds: float = MAX_SECONDS) -> None:
+        seconds = min(seconds + SECONDS_PER_MEGABYTE * given / 1e6, MOST_SECONDS)
         self._end = time.thread_time() + seconds
         self._steps = 0
         self._checked = 64
-        self._steps_left = MAX_STEPS + given // 4
+        self._steps_left = MAX_STEPS + STEPS_PER_GIVEN * given
         self._size = MAX_SIZE + SIZE_PER_GIVEN * given
-        self._total = MAX_TOTAL + TOTAL_PER_GIVEN * given
+        self._total = min(MAX_TOTAL + TOTAL_PER_GIVEN * given, MOST_TOTAL)
 
     def tick(self, steps: int = 1) -> None:
         """``steps`` are about to be taken."""

@@ -27,8 +27,8 @@ FIELD = 1024
 STR_METHODS = frozenset(
     "capitalize casefold center count endswith expandtabs find format format_map index isalnum isalpha isascii"
     " isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip"
-    " partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith"
-    " strip swapcase title upper zfill".split()
+    " partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines"
+    " startswith strip swapcase title upper zfill".split()
 )
 LIST_METHODS = frozenset(("count", "index", "copy"))
 OWN_LIST_METHODS = LIST_METHODS | {"append", "extend", "insert", "pop"}
@@ -55,8 +55,12 @@ class Weight(NamedTuple):
 
 def volume(text: str) -> int:
     """At most how many bytes a string takes, beside a constant."""
-    n = len(text)
-    return (n if text.isascii() else 4 * n) + (n if isinstance(text, Tracked) else 0)
+    return len(text) * (width(text) + isinstance(text, Tracked))
+
+
+def width(text: str) -> int:
+    """At most how many bytes a character of it takes."""
+    return 1 if text.isascii() else min(4, str.__sizeof__(text) // len(text))
 
 
 def weigh(value: Any) -> Weight:
@@ -65,18 +69,25 @@ def weigh(value: Any) -> Weight:
     Raises:
         LimitExceeded: it is too large, or too deep (which cycles are).
     """
-    budget = limits.budget()
-    nodes = size = depth = 0
+    tick = limits.budget().tick
+    if isinstance(value, str):
+        n = volume(value)
+        tick(1 + (n >> 7))
+        return Weight(1, n + 8, 0)
+    nodes = size = depth = steps = 0
     stack: list[Iterator[Any]] = [iter((value,))]
     while stack:
         for item in stack[-1]:
             nodes += 1
+            steps += 1
+            if steps > 63:
+                tick(steps)
+                steps = 0
             if isinstance(item, str):
                 n = volume(item)
                 size += n + 8
-                budget.tick(1 + (n >> 7))
+                steps += n >> 7
                 continue
-            budget.tick()
             size += 16
             inner = _inner(item)
             if inner is not None:
@@ -89,10 +100,13 @@ def weigh(value: Any) -> Weight:
                 size += item.bit_length() // 3
         else:
             stack.pop()
+    tick(steps + 1)
     return Weight(nodes, size, depth)
 
 
 def _inner(value: Any) -> Iterator[Any] | None:
+    if value is None or isinstance(value, int | float):
+        return None
     if isinstance(value, Mapping):
         return _chain(value)
     if isinstance(value, list | tuple | set | frozenset | _VIEWS):
@@ -109,14 +123,14 @@ def _chain(value: Mapping[Any, Any]) -> Iterator[Any]:
 
 
 def given_size(value: Any) -> int:
-    """Bytes of the strings in what the caller gives to a template: JSON-like, and not shared."""
+    """About how many bytes that is which the caller gives to a template: JSON-like, and not shared."""
     if isinstance(value, str):
-        return len(value) if value.isascii() else 4 * len(value)
+        return ENTRY + (len(value) if value.isascii() else 4 * len(value))
     if isinstance(value, Mapping):
         return sum(given_size(k) + given_size(v) for k, v in value.items())
     if isinstance(value, list | tuple):
         return sum(map(given_size, value))
-    return 8
+    return ENTRY
 
 
 def counted(items: Iterable[Any], size: int = 0) -> Iterator[Any]:
@@ -153,11 +167,11 @@ def check_numbers(values: Iterable[Any], most: int = limits.MAX_NUMBER) -> None:
             raise limits.LimitExceeded(f"it asks for {value:.3g} of something")
 
 
-def sorting(value: list[Any]) -> None:
-    """Charge for sorting, grouping or hashing a list's items."""
+def sorting(value: list[Any], rounds: int | None = None) -> None:
+    """Charge for sorting or grouping a list's items; ``rounds`` 1: for comparing or hashing each once."""
     nodes, size, _ = weigh(value)
-    rounds = len(value).bit_length()
-    limits.budget().spend(size + ENTRY * len(value), (nodes // 2 + (size >> 8)) * rounds)
+    rounds = rounds or len(value).bit_length()
+    limits.budget().spend(size + 48 * len(value), (nodes // 2 + (size >> 8)) * rounds)
 
 
 # -- operators --------------------------------------------------------------------------------------------------------
@@ -172,7 +186,10 @@ def operation(operator: str, left: Any, right: Any) -> None:
             check_bits(left.bit_length() * abs(right) if operator == "**" else bits)
         budget.tick()
     elif operator == "+":
-        budget.spend(_extent(left) + _extent(right), 1 + (_extent(left) + _extent(right) >> 8))
+        size = _extent(left) + _extent(right)
+        if isinstance(left, str) and isinstance(right, str) and width(left) != width(right):
+            size *= 4
+        budget.spend(size, 1 + (size >> 8))
     elif operator == "*":
         for sized, n in ((left, right), (right, left)):
             if isinstance(n, int):
@@ -280,8 +297,8 @@ def _str_method(owner: str, name: str, args: tuple[Any, ...], kwargs: Mapping[st
         budget.spend(n + 5 * max([0, *(v for v in values if isinstance(v, int))]))
     elif name == "expandtabs":
         check_numbers(values)
-        width = max([8, *(abs(v) for v in values if isinstance(v, int))])
-        size = 2 * n + 5 * width * str.count(owner, "\t")
+        tab = max([8, *(abs(v) for v in values if isinstance(v, int))])
+        size = 2 * n + 5 * tab * str.count(owner, "\t")
         budget.spend(size, 1 + (size >> 5))
     elif name in ("lower", "upper", "title", "capitalize", "swapcase", "casefold"):
         budget.spend(n if owner.isascii() else 3 * n, 1 + (n >> 5))
