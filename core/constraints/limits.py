@@ -151,7 +151,8 @@ def _check_keywords(schema: Mapping[str, Any], param: str) -> None:
         digits = re.sub(r"e.*|\.", "", repr(multiple)).lstrip("-0") or "0"
         if int(digits.rstrip("0") or "0") > MAX_MULTIPLE:
             raise InvalidRequest(
-                f"the JSON schema's multipleOf {multiple} has too many digits for a grammar; at most {MAX_MULTIPLE} is possible",
+                f"the JSON schema's multipleOf {multiple} has too many digits for a grammar; "
+                f"at most {MAX_MULTIPLE} is possible",
                 param,
             )
 
