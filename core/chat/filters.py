@@ -424,7 +424,7 @@ _CHEAP = (
     " string true undefined"
 ).split()
 TESTS: dict[str, Function] = {
-    **{name: DEFAULT_TESTS[name] for name in _CHEAP},
+    **{name: DEFAULT_TESTS[name] for name in _CHEAP},  # type: ignore[misc]
     **{alias: _comparing(name) for name, aliases in _COMPARING.items() for alias in aliases},
     "lower": _cased("islower"),
     "upper": _cased("isupper"),

@@ -35,7 +35,7 @@ OWN_LIST_METHODS = LIST_METHODS | {"append", "extend", "insert", "pop"}
 TUPLE_METHODS = frozenset(("count", "index"))
 DICT_METHODS = frozenset(("get", "items", "keys", "values", "copy"))
 
-_VIEWS = type({}.keys()) | type({}.values()) | type({}.items())
+_VIEWS: Any = type({}.keys()) | type({}.values()) | type({}.items())
 _SPACES = (
     " \t\n\r\v\f\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"

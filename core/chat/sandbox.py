@@ -143,7 +143,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         for node in template.find_all(nodes.EvalContextModifier):
             raise TemplateSyntaxError("chat templates cannot switch escaping", node.lineno)
         _charge_bodies(template)
-        for call in list(template.find_all((nodes.Call, nodes.Filter, nodes.Test))):
+        found: list[Any] = list(template.find_all((nodes.Call, nodes.Filter, nodes.Test)))
+        for call in found:
             if call.dyn_args is not None:
                 call.dyn_args = _call("spread", [call.dyn_args])
         template.set_environment(self)
