@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import synthetic_vocabs as vocabs
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ggfw.tokenizer import Decoder, Tokenizer
@@ -43,6 +43,7 @@ def test_the_same_through_a_vocabulary() -> None:
     assert decoder.push(ids[-1]) == "!"
 
 
+@example(data=b"\xed\xa0\x80\xed\xa0", cuts=[1, 2, 4])
 @given(data=st.binary(max_size=40), cuts=st.lists(st.integers(0, 40)))
 def test_every_cut_gives_the_same_text(data: bytes, cuts: list[int]) -> None:
     bounds = [0, *sorted(min(c, len(data)) for c in cuts), len(data)]
@@ -50,6 +51,8 @@ def test_every_cut_gives_the_same_text(data: bytes, cuts: list[int]) -> None:
     assert "".join(_stream(parts)) == data.decode("utf-8", "replace")
 
 
+@example(data=b"\xed\xa0")
+@example(data=b"a\xed\xbf\x80b")
 @given(data=st.binary(max_size=20))
 def test_nothing_is_held_back_without_need(data: bytes) -> None:
     decoder = Decoder(lambda b: bytes([b]))

@@ -27,7 +27,13 @@ class Decoder:
 
     def push(self, token: int) -> str:
         """The text that became certain with this token; may be empty."""
-        return self._utf8.decode(self._piece(token))
+        text = self._utf8.decode(self._piece(token))
+        pending = self.pending
+        if (
+            pending[:1] == b"\xed" and pending[1:2] >= b"\xa0"
+        ):  # half a surrogate: Python's decoder waits in vain
+            text += self.flush()
+        return text
 
     def flush(self) -> str:
         """What an unfinished character leaves at the end of a stream: nothing or one U+FFFD. Starts afresh."""
