@@ -12,6 +12,7 @@ import contextlib
 import mmap
 import os
 import struct
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from threading import Thread
@@ -62,7 +63,7 @@ class PackedCache:
                 sound = size == n_bytes + len(trailer) and trailer == _trailer(
                     key, n_bytes, np.frombuffer(trailer, "<u8", offset=_TRAILER.size).copy()
                 )
-                data = np.frombuffer(_map(file.fileno(), n_bytes), np.uint8)[:n_bytes] if sound else None
+                data = _mapped(file.fileno(), n_bytes) if sound else None
         except (OSError, ValueError):
             return None  # no such file, or no right to read it
         if data is None or trailer != _trailer(key, n_bytes, _sums(data, native)):
@@ -70,8 +71,7 @@ class PackedCache:
                 path.unlink()
             return None
         with contextlib.suppress(OSError):
-            stat = path.stat()
-            os.utime(path, ns=(max(stat.st_atime_ns, _now_ns()), stat.st_mtime_ns))
+            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         return data
 
     def store(self, key: bytes, data: np.ndarray, native: Any) -> Thread | None:
@@ -124,14 +124,8 @@ def packed_key(parts: Iterable[object]) -> bytes:
     return blake2b(repr(tuple(parts)).encode(), digest_size=32).digest()
 
 
-def _map(descriptor: int, n_bytes: int) -> mmap.mmap:
-    return mmap.mmap(descriptor, n_bytes, access=mmap.ACCESS_READ)
-
-
-def _now_ns() -> int:
-    import time
-
-    return time.time_ns()
+def _mapped(descriptor: int, n_bytes: int) -> np.ndarray:
+    return np.frombuffer(mmap.mmap(descriptor, n_bytes, access=mmap.ACCESS_READ), np.uint8)
 
 
 def _n_blocks(n_bytes: int) -> int:
