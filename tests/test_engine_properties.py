@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_model import FakeModel, wait_until
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny_models import write_llama
 
@@ -54,6 +54,7 @@ asked = st.tuples(
 
 
 @settings(max_examples=40, deadline=None)
+@example([(0, 0, 25, 60, True, 2), (3, 0, 47, 60, True, 9), (3, 0, 10, 41, True, 9)] * 4, 18, 1, 64, 3)
 @given(
     st.lists(asked, min_size=1, max_size=14),
     st.integers(6, 20),
@@ -67,6 +68,7 @@ def test_any_requests_on_any_pool_get_what_they_get_alone(
     model = FakeModel(policy=policy, n_ctx=256, n_parallel=n_parallel, max_rows=max_rows)
     [pool] = model.cache.pools
     pool.n_pages = n_pages
+    model.executor.memory.pages = [np.full((n_pages, PAGE_SIZE), -1, np.int64)]
     engine = Engine(model)
     engine.reuse.tree.budget = kept * 3 * model.executor.memory.page_bytes[0]
     handles = []
