@@ -181,6 +181,8 @@ class _Served:
         from ggfw.server.store import Store
 
         self._loading = loading
+        if packed_cache := loading.get("packed_cache"):
+            packed_cache.settle_at_once = True
         folder = options["models_dir"]
         self.pool = Pool(keep_alive=options["keep_alive"], memory=options["memory"])
         #: (name of a derived model or nothing, what the user wrote, file)

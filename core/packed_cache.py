@@ -33,11 +33,16 @@ class PackedCache:
         folder: made when the first file is stored.
         limit_mb: MiB that its files may take together. Weights that would take more than half of it are not stored:
             large models are packed about as fast as a disk reads.
+        settle_at_once: whether mapped weights are moved into memory with huge pages while the model is loaded, for
+            those who serve many; otherwise after the first token, for those who want one soon.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], limit_mb: int) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], limit_mb: int, *, settle_at_once: bool = False
+    ) -> None:
         self.folder = Path(folder)
         self.limit = limit_mb << 20
+        self.settle_at_once = settle_at_once
 
     def path(self, key: bytes) -> Path:
         """Where the weights of ``key`` (32 bytes) are, or would be."""

@@ -40,6 +40,7 @@ class NativeWeights:
 
     Attributes:
         mapped: (path, bytes) of the file that the packed weights are mapped from; None when they were packed.
+        settled: whether :meth:`settle` has nothing to do, or has begun.
 
     Raises:
         BackendError: memory is short.
@@ -54,9 +55,12 @@ class NativeWeights:
         self._keep: list[Any] = []
         self._memory: Any = None
         self._memory_bytes = 0
-        self._storing: Thread | None = None
+        self._thread: Thread | None = None  # that stores the weights, or settles them
+        self.settled = True
         self.mapped: tuple[Path, np.ndarray] | None = None
         self._pack(plan, cache)
+        if cache is not None and cache.settle_at_once:
+            self.settle(wait=True)
 
     # -- matrices ------------------------------------------------------------------------------------------------
 
@@ -80,7 +84,7 @@ class NativeWeights:
         if cache is not None and key is not None:
             data = cache.find(key, n_bytes, self._kernels.native)
             if data is not None:
-                self.mapped = cache.path(key), data
+                self.mapped, self.settled = (cache.path(key), data), False
         place = self._memory_for(n_bytes)
         packings = []
         for name, (ref, op) in multiplied.items():
@@ -90,7 +94,7 @@ class NativeWeights:
         self._run(packings)
         if cache is not None and key is not None and self.mapped is None:
             data = np.frombuffer(self._ffi.buffer(self._memory, n_bytes), np.uint8)
-            self._storing = cache.store(key, data, self._kernels.native)
+            self._thread = cache.store(key, data, self._kernels.native)
         for name, ref in looked_up.items():
             if name not in self._matrices:
                 self._matrices[name] = self._in_file_layout(ref)
@@ -201,6 +205,24 @@ class NativeWeights:
         """Return the ``ggfw_weight *`` of a matrix that a step of the plan uses."""
         return self._matrices[ref.name]
 
+    def settle(self, wait: bool = False) -> None:
+        """Move mapped weights into memory with huge pages, in a thread; steps that read them may go on meanwhile.
+
+        A file is mapped in small pages, of whose addresses the processor forgets most between two steps.
+
+        Args:
+            wait: return when they have been moved.
+        """
+        if not self.settled and self.mapped is not None:
+            self.settled = True
+            address, n_bytes = self._ffi.cast("void *", self.mapped[1].ctypes.data), self.mapped[1].size
+            self._thread = Thread(
+                target=self._lib.ggfw_memory_settle, args=(address, n_bytes), name="ggfw-settle"
+            )
+            self._thread.start()
+            if wait:
+                self._thread.join()
+
     # -- vectors -------------------------------------------------------------------------------------------------
 
     def vector(self, ref: WeightRef) -> Any:
@@ -223,9 +245,9 @@ class NativeWeights:
 
     def close(self) -> None:
         """Free the packed weights; steps that use them must not run any more."""
-        if self._storing is not None:
-            self._storing.join()
-            self._storing = None
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
         self.mapped = None
         if self._memory is not None:
             self._lib.ggfw_memory_free(self._memory, self._memory_bytes)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -146,3 +148,51 @@ def test_a_cut_mapping_ends_the_model_not_the_process(model: Path, tmp_path: Pat
         with pytest.raises(ModelFileError, match="cut short"):
             mapped.logits([1, 5, 9])
     assert not _logits(model, cache)[1]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere mapped weights stay as they are")
+def test_mapped_weights_move_into_memory_of_their_own_under_a_reader(tmp_path: Path) -> None:
+    cache, n_bytes = PackedCache(tmp_path / "packed", 64), (11 << 20) + 4097
+    expected = _store(cache, KEY, n_bytes)
+    data = cache.find(KEY, n_bytes, native())
+    assert data is not None
+    stop, wrong = threading.Event(), []
+
+    def read() -> None:
+        while not stop.is_set():
+            if not np.array_equal(data, expected):
+                wrong.append(1)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    moved = native().lib.ggfw_memory_settle(native().ffi.cast("void *", data.ctypes.data), n_bytes)
+    stop.set()
+    reader.join()
+    assert not wrong
+    assert n_bytes - (4 << 20) < moved <= n_bytes
+    assert moved % (2 << 20) == 0
+    assert np.array_equal(data, expected)
+    (stored,) = _files(cache.folder)
+    maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(stored))]
+    assert 0 < sum(_extent(line) for line in maps) <= n_bytes - moved + 8191
+
+
+def _extent(line: str) -> int:
+    """Bytes of a line of ``/proc/self/maps``."""
+    begin, _, end = line.split()[0].partition("-")
+    return int(end, 16) - int(begin, 16)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_mapped_weights_settle_when_loaded_or_after_the_first_token(
+    model: Path, tmp_path: Path, at_once: bool
+) -> None:
+    cache = PackedCache(tmp_path / "packed", 64)
+    expected, _ = _logits(model, cache)
+    cache.settle_at_once = at_once
+    with ggfw.load(model, ctx=64, threads=2, packed_cache=cache) as loaded:
+        weights = loaded.loaded.executor.weights
+        assert weights.settled is at_once
+        assert np.array_equal(expected, np.asarray(loaded.logits([1, 5, 9, 12])))
+        list(loaded.stream([1, 5, 9], max_tokens=4))
+        assert weights.settled

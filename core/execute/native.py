@@ -205,6 +205,8 @@ class NativeExecutor:
         result = self._result(segments, order, n_outputs, batch.wants)
         for segment in segments:
             segment.sequence.advance(len(segment.tokens) - segment.n_draft, 1 if segment.n_draft else 0)
+        if not self.weights.settled and not segments[0].prompt:  # the first token is out
+            self.weights.settle()
         return result
 
     def prepare(self, batch: Batch) -> None:

@@ -92,6 +92,9 @@ void ggfw_file_unwatch(int32_t watch);
  * end to end (weights); without, memory is only used as far as it is touched (caches). */
 void *ggfw_memory_new(int64_t bytes, int32_t huge);
 void ggfw_memory_free(void *memory, int64_t bytes);
+/* Give what a private file mapping holds memory of its own at the same addresses, with huge pages where granted; others
+ * may read it meanwhile, nobody may write or unmap it. Returns the bytes moved, 0 where the system cannot do it. */
+int64_t ggfw_memory_settle(const void *mapped, int64_t bytes);
 /* Tell the system that file-mapped memory is not needed in RAM any more (madvise DONTNEED); whole pages inside only. */
 void ggfw_memory_release(const void *mapped, int64_t bytes);
 

@@ -9,6 +9,10 @@ void ggfw_memory_free(void *memory, int64_t bytes) {
     if (memory != NULL && bytes > 0) platform_unmap(memory, bytes);
 }
 
+int64_t ggfw_memory_settle(const void *mapped, int64_t bytes) {
+    return mapped != NULL && bytes > 0 ? platform_settle(mapped, bytes) : 0;
+}
+
 void ggfw_memory_release(const void *mapped, int64_t bytes) {
     if (mapped != NULL && bytes > 0) platform_release(mapped, bytes);
 }

@@ -27,6 +27,10 @@ void platform_at_fork_child(void (*function)(void));
 /* Zeroed page-aligned memory; huge: with huge pages where granted. NULL when short. */
 void *platform_map(int64_t bytes, int huge);
 void platform_unmap(void *memory, int64_t bytes);
+/* Give what a private file mapping holds memory of its own at the same addresses, with huge pages where granted; others
+ * may read it meanwhile, nobody may write or unmap it. Returns the bytes moved: whole huge pages, 0 where the system has
+ * no way to do it. */
+int64_t platform_settle(const void *mapped, int64_t bytes);
 /* Whole pages inside the mapping need not stay in RAM. */
 void platform_release(const void *mapped, int64_t bytes);
 

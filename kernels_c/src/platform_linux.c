@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -80,6 +81,35 @@ void *platform_map(int64_t bytes, int huge) {
 }
 
 void platform_unmap(void *memory, int64_t bytes) { munmap(memory, (size_t)bytes); }
+
+#define HUGE_PAGE ((uintptr_t)2 << 20)
+#define SETTLE_BYTES (2 * HUGE_PAGE) /* at once: what it takes of memory besides */
+
+/* mremap puts the copy in place of the mapping in one go: a reader finds the one or the other, with the same bytes. */
+int64_t platform_settle(const void *mapped, int64_t bytes) {
+    uintptr_t at = ((uintptr_t)mapped + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    uintptr_t end = ((uintptr_t)mapped + (uintptr_t)bytes) / HUGE_PAGE * HUGE_PAGE;
+    int64_t moved = 0;
+    while (at < end) {
+        size_t n = end - at < SETTLE_BYTES ? end - at : SETTLE_BYTES;
+        char *memory = mmap(NULL, n + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) break;
+        size_t lead = (HUGE_PAGE - (uintptr_t)memory % HUGE_PAGE) % HUGE_PAGE;
+        char *copy = memory + lead;
+        if (lead > 0) munmap(memory, lead);
+        if (lead < HUGE_PAGE) munmap(copy + n, HUGE_PAGE - lead);
+        madvise(copy, n, MADV_HUGEPAGE);
+        memcpy(copy, (const void *)at, n);
+        mprotect(copy, n, PROT_READ);
+        if (mremap(copy, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)at) == MAP_FAILED) {
+            munmap(copy, n);
+            break;
+        }
+        at += n;
+        moved += (int64_t)n;
+    }
+    return moved;
+}
 
 void platform_release(const void *mapped, int64_t bytes) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);

@@ -93,6 +93,12 @@ void *platform_map(int64_t bytes, int huge) {
 
 void platform_unmap(void *memory, int64_t bytes) { munmap(memory, (size_t)bytes); }
 
+int64_t platform_settle(const void *mapped, int64_t bytes) {
+    (void)mapped;
+    (void)bytes;
+    return 0;
+}
+
 void platform_release(const void *mapped, int64_t bytes) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t begin = ((uintptr_t)mapped + page - 1) / page * page;

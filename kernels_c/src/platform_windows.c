@@ -82,6 +82,12 @@ void platform_unmap(void *memory, int64_t bytes) {
     VirtualFree(memory, 0, MEM_RELEASE);
 }
 
+int64_t platform_settle(const void *mapped, int64_t bytes) {
+    (void)mapped;
+    (void)bytes;
+    return 0;
+}
+
 void platform_release(const void *mapped, int64_t bytes) {
     VirtualUnlock((void *)mapped, (SIZE_T)bytes); /* drops unlocked pages from the working set */
 }
