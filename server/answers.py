@@ -202,7 +202,13 @@ async def _submitted(
     model: Model, state: State, wanted: Generation | Sequence[Generation], id: str
 ) -> list[Choice]:
     """Submit in a thread: rendering and encoding a long conversation must not stop the event loop."""
-    work = asyncio.ensure_future(asyncio.to_thread(_submit, model, state, wanted, id))
+    announced = model.engine.announce()
+
+    def submitting() -> list[Choice]:
+        with announced:
+            return _submit(model, state, wanted, id)
+
+    work = asyncio.ensure_future(asyncio.to_thread(submitting))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
