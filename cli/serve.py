@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ggfw import Model
     from ggfw.footprint import Footprint
     from ggfw.models import ModelEntry
+    from ggfw.server.pool import Entry
 
 __all__ = ["SIZE", "serve_verb"]
 
@@ -176,6 +177,7 @@ class _Served:
         from ggfw.cli.derived import find_preset
         from ggfw.cli.folders import all_models, download_folder, model_folders, ollama_folders
         from ggfw.cli.resolve import find_model
+        from ggfw.models import describe
         from ggfw.server.confine import Confined
         from ggfw.server.pool import Pool
         from ggfw.server.store import Store
@@ -197,7 +199,9 @@ class _Served:
         for derived, name, path in self._named:
             if not any(Path(e.facts["path"]).samefile(path) for e in self.pool.entries.values()):
                 plain = name and not derived and not os.path.exists(name)
-                self._add(path.stem, path, {path.name, name or ""} if plain else {path.name})
+                names = {path.name, name or ""} if plain else {path.name}
+                self.pool.add(self._entry(path.stem, path, names, describe(path)))
+        self._folder = folder
         for found in all_models(folder):
             known = any(
                 found.id.lower() in e.names or Path(e.facts["path"]).samefile(found.path)
@@ -208,32 +212,39 @@ class _Served:
             if not self._confined.holds(found.path):
                 terminal.say(f"ggfw: {found.id} is left out: it leads out of the model folders")
                 continue
-            self._add(found.id, found.path, {found.path.name}, found)
+            self.pool.add(self._entry(found.id, found.path, {found.path.name}, found))
+        self.pool.discover = self._discover
         self.store = Store(own, self.pool, self._load, self._footprint)
         for warning in self.store.warnings:
             terminal.say(f"ggfw: {warning}")
 
-    def _add(self, id: str, path: Path, names: set[str], found: ModelEntry | None = None) -> None:
-        from ggfw.models import describe
+    def _entry(self, id: str, path: Path, names: set[str], found: ModelEntry) -> Entry:
         from ggfw.server.pool import Entry
 
-        found = found or describe(path)
-        self.pool.add(
-            Entry(
-                id,
-                partial(self._load, path),
-                aliases=frozenset({*names, found.name} - {""}),
-                footprint=partial(self._footprint, path),
-                check=partial(self._confined.check, path),
-                facts={
-                    "path": str(path),
-                    "size_bytes": found.size_bytes,
-                    "architecture": found.architecture,
-                    "quant": found.quant,
-                    "n_ctx_train": found.context,
-                },
-            )
+        return Entry(
+            id,
+            partial(self._load, path),
+            aliases=frozenset({*names, found.name} - {""}),
+            footprint=partial(self._footprint, path),
+            check=partial(self._confined.check, path),
+            facts={
+                "path": str(path),
+                "size_bytes": found.size_bytes,
+                "architecture": found.architecture,
+                "quant": found.quant,
+                "n_ctx_train": found.context,
+            },
         )
+
+    def _discover(self) -> list[Entry]:
+        """The models that are in the folders now."""
+        from ggfw.cli.folders import all_models
+
+        return [
+            self._entry(found.id, found.path, {found.path.name}, found)
+            for found in all_models(self._folder)
+            if found.state == "ok" and self._confined.holds(found.path)
+        ]
 
     def _load(self, path: Path, **more: Any) -> Model:
         import ggfw

@@ -19,6 +19,11 @@ Folders = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 #: How many candidates an error names.
 MAX_NAMED = 8
 
+#: What the headers of so many files say is kept: reading one takes tens of milliseconds, and a server looks again
+#: whenever somebody asks for its list. By path, size, time of change and inode.
+MAX_KEPT = 1024
+_headers: dict[tuple[str, int, int, int], dict[str, Any]] = {}
+
 
 @dataclass(frozen=True)
 class ModelEntry:
@@ -77,6 +82,7 @@ def describe(
     path = Path(path)
     root = root or path.parent
     parts = split_name(path.name)
+    status = path.stat()
     stem = parts[0] if parts is not None and parts[2] > 1 else path.name[: -len(path.suffix)]
     relative = path.parent.relative_to(root) if path.is_relative_to(root) else path.parent
     facts: dict[str, Any] = {
@@ -84,11 +90,19 @@ def describe(
         "repository": path.parent.name,
         "file": path.name,
         "path": path,
-        "size_bytes": path.stat().st_size,
+        "size_bytes": status.st_size,
     }
+    # Of a set the other shards may change while the first stays as it is.
+    alone = parts is None or parts[2] < 2
+    key = (str(path), status.st_size, status.st_mtime_ns, status.st_ino)
     try:
-        with GGUF.open(path) as gguf:
-            facts |= _facts(gguf)
+        if not (alone and key in _headers):
+            with GGUF.open(path) as gguf:
+                found = _facts(gguf)
+            if len(_headers) >= MAX_KEPT:
+                _headers.clear()
+            _headers[key] = found
+        facts |= _headers[key]
     except (GgfwError, OSError) as error:
         return ModelEntry(**facts, state="broken", reason=str(error))
     if "mmproj" in path.name.lower() or facts["architecture"] == "clip":

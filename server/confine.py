@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ggfw.errors import GgfwError
+from ggfw.errors import ModelNotFound
 from ggfw.gguf import split_name
 from ggfw.server.errors import Forbidden
 
@@ -41,10 +41,10 @@ class Confined:
 
         Raises:
             Forbidden: it leads out of the folders.
-            GgfwError: it is gone.
+            ModelNotFound: it is gone.
         """
         if not os.path.exists(path):
-            raise GgfwError(f"the file of {Path(path).name} is gone; restore it, or restart the server")
+            raise ModelNotFound(f"the file of {Path(path).name} is gone; put it back, or name another model")
         if not self.holds(path):
             raise Forbidden(f"{Path(path).name} leads out of the folders that this server loads models from")
 

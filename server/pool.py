@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -82,6 +83,7 @@ class Entry:
         reserved: bytes that are kept free for it while it is being loaded.
         preset: what a derived model adds: ``from``, ``system``, ``messages``, ``options``, ``num_ctx``, ``template``.
         base: the model that answers for a derived one.
+        revive: gives a derived one again once its base is gone, or raises.
     """
 
     id: str
@@ -100,6 +102,7 @@ class Entry:
     reserved: int = 0
     preset: dict[str, Any] = field(default_factory=dict)
     base: Entry | None = None
+    revive: Callable[[], Entry] | None = None
 
     @property
     def model(self) -> Model | None:
@@ -175,6 +178,10 @@ class Pool:
         self.clock = clock
         self.entries: dict[str, Entry] = {}
         self.default: Entry | None = None
+        #: Gives the models that the folders hold now; called in a thread. None: nobody looks again.
+        self.discover: Callable[[], list[Entry]] | None = None
+        #: Makes derived models known that others have written since.
+        self.look_for_derived: Callable[[], None] = lambda: None
         #: Derived models that cannot be used now: name in lower case -> gives the entry after all, or raises.
         self.absent: dict[str, Callable[[], Entry]] = {}
         #: Called with (event, fields) when a model comes or goes.
@@ -182,6 +189,7 @@ class Pool:
         self.room = Room(memory, available)
         self._closing: list[threading.Thread] = []
         self._making_room = asyncio.Lock()
+        self._looking = asyncio.Lock()
 
     def add(self, entry: Entry) -> Entry:
         """Make a model known; the first one answers requests that name none."""
@@ -246,6 +254,56 @@ class Pool:
         named = ", ".join(repr(e.id) for e in self.rows()[:4])
         raise ModelNotFound(f"there is no model {name!r:.200} here; this server has {named or 'none'}")
 
+    async def known(self, name: str | None) -> Entry:
+        """What :meth:`find` gives; where that is nothing, or its file has gone, the folders are looked into again.
+
+        Raises:
+            ModelNotFound: see :meth:`find`.
+        """
+        with contextlib.suppress(ModelNotFound):
+            found = self.find(name)
+            if not self._is_gone(found.base or found):
+                return found
+        await self.refresh()
+        return self.find(name)
+
+    async def refresh(self) -> None:
+        """Look into the folders again: models that have come become known, those whose file has gone are forgotten.
+
+        One that is loaded or asked for, and the default one, stay known: it would be wrong to answer with another.
+        """
+        if self.discover is None:
+            return
+        async with self._looking:
+            found = await asyncio.to_thread(self.discover)
+        for entry in list(self.entries.values()):
+            if self._is_gone(entry):
+                self._forget(entry)
+        paths = {path: entry for entry in self.entries.values() if (path := _real_path(entry))}
+        taken = {name for entry in self.entries.values() for name in entry.names}
+        for new in found:
+            old = paths.get(_real_path(new))
+            if old is None and new.id.lower() not in taken:
+                self.log("model_found", {"model": new.id})
+                self.add(new)
+            elif old is not None and old.slot is None and old.loading is None:
+                old.facts.update(new.facts)  # it may be another file of the same name
+        self.look_for_derived()
+
+    def _is_gone(self, entry: Entry) -> bool:
+        idle = entry.slot is None and entry.loading is None and not entry.users and entry is not self.default
+        path = _real_path(entry)
+        return bool(idle and path and not os.path.exists(path))
+
+    def _forget(self, entry: Entry) -> None:
+        """Forget a model whose file has gone; those that were made from it are kept for when it comes again."""
+        self.log("model_gone", {"model": entry.id})
+        for derived in [e for e in self.entries.values() if e.base is entry]:
+            self.remove(derived)
+            if derived.revive is not None:
+                self.absent[derived.id.lower()] = derived.revive
+        self.remove(entry)
+
     @contextlib.asynccontextmanager
     async def lease(self, name: str | None, *, keep_alive: float | None = None) -> AsyncIterator[Lease]:
         """Use a model; it is loaded first if need be, and stays at least until the lease ends.
@@ -258,7 +316,7 @@ class Pool:
             MemoryShort: there is no room for it; besides the errors of loading.
         """
         self.expire()
-        asked = self.find(name)
+        asked = await self.known(name)
         entry = asked.base or asked
         entry.users += 1
         slot: Slot | None = None
@@ -295,6 +353,7 @@ class Pool:
     async def _load(self, entry: Entry) -> None:
         start = time.perf_counter()
         try:
+            await asyncio.to_thread(entry.check)
             ctx = await self._make_room(entry)
             entry.watch = LoadWatch(entry.reserved or int(entry.facts.get("size_bytes") or 0))
             self.log("model_loading", {"model": entry.id, "bytes": entry.reserved})
@@ -402,6 +461,12 @@ class Pool:
                 slot.model.close()
         for thread in self._closing:
             thread.join()
+
+
+def _real_path(entry: Entry) -> str:
+    """Where the file of a model lies, links resolved; empty: it has none of its own."""
+    path = entry.facts.get("path")
+    return os.path.realpath(path) if path and entry.base is None else ""
 
 
 def file_failed(error: BaseException | None) -> bool:

@@ -53,8 +53,18 @@ class Store:
         self._footprint = footprint
         #: One sentence for each derived model that is not there any more, because what it was made from is gone.
         self.warnings: list[str] = []
-        for path in sorted((folder / "derived").glob("*.json")):
+        self._seen: set[tuple[Path, int]] = set()
+        self._look()
+        pool.look_for_derived = self._look
+
+    def _look(self) -> None:
+        """Make the derived models of the folder known that are new in it, or written anew."""
+        for path in sorted((self.folder / "derived").glob("*.json")):
             try:
+                version = (path, path.stat().st_mtime_ns)
+                if version in self._seen:
+                    continue
+                self._seen.add(version)
                 preset = json.loads(path.read_text(encoding="utf-8"))
                 name = str(preset["name"])
                 try:
@@ -220,7 +230,9 @@ class Store:
             ) from None
         self.pool.entries.pop(name, None)
         self.pool.absent.pop(name.lower(), None)
-        return self.pool.add(Entry(name, base.load, base=base, preset=preset))
+        return self.pool.add(
+            Entry(name, base.load, base=base, preset=preset, revive=partial(self._derived, preset))
+        )
 
     def _base(self, preset: dict[str, Any]) -> Entry:
         """What a derived model was made from: a name, or, from the command line, a path or a catalogue's name.
@@ -262,6 +274,7 @@ class Store:
         fresh = path.with_suffix(f".{os.getpid()}")
         fresh.write_text(json.dumps(preset, indent=1), encoding="utf-8")
         fresh.replace(path)
+        self._seen.add((path, path.stat().st_mtime_ns))
 
 
 def _inside(path: Path, folder: Path) -> bool:

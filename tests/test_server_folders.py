@@ -292,3 +292,93 @@ def test_the_template_of_a_derived_model_is_its_own(tmp_path: Path, how: str) ->
                 refused.status_code == 400 and why in refused.json()["error"] and "template" in refused.text
             )
         assert not server.fake.closed
+
+
+# -- folders that change while the server runs -------------------------------------------------------
+
+
+@pytest.fixture
+def changing(tmp_path: Path) -> Iterator[tuple[Path, httpx.Client]]:
+    """A folder with one model, and a server of it."""
+    first = write_llama(tmp_path / "first.gguf")
+    served = _Served(
+        (str(first),),
+        {"n_parallel": 1, "max_queue": 4, "threads": 1, "ctx": 128},
+        {"models_dir": str(tmp_path), "keep_alive": -1.0, "memory": None},
+    )
+    with (
+        LiveServer(create_app(pool=served.pool, store=served.store)) as live,
+        httpx.Client(base_url=live.url, timeout=30) as client,
+    ):
+        yield tmp_path, client
+    served.pool.close()
+
+
+def names_of(http: httpx.Client) -> list[set[str]]:
+    return [
+        {row["id"] for row in http.get("/v1/models").json()["data"]},
+        {row["id"] for row in http.get("/models").json()["models"]},
+        {row["name"].removesuffix(":latest") for row in http.get("/api/tags").json()["models"]},
+    ]
+
+
+@pytest.mark.parametrize("path", FAMILIES)
+def test_a_model_that_comes_while_the_server_runs_is_found(
+    changing: tuple[Path, httpx.Client], path: str
+) -> None:
+    folder, http = changing
+    body = {"model": "late", **FAMILIES[path]}
+    assert http.post(path, json=body).status_code == 404
+    write_llama(folder / "late.gguf")
+    assert http.post(path, json=body).status_code == 200
+    assert http.post(path, json={**body, "model": "late.gguf"}).status_code == 200
+
+
+def test_lists_follow_the_folder(changing: tuple[Path, httpx.Client]) -> None:
+    folder, http = changing
+    assert names_of(http) == [{"first"}] * 3
+    (folder / "half.gguf").write_bytes((folder / "first.gguf").read_bytes()[:2000])
+    os.symlink("/etc/passwd", folder / "link.gguf")
+    late = write_llama(folder / "sub.gguf")
+    assert names_of(http) == [{"first", "sub"}] * 3, "and nothing that is broken or leads out"
+    assert http.get("/v1/models/sub").status_code == 200
+    late.unlink()
+    assert http.post("/v1/completions", json={"model": "sub", "prompt": "x"}).status_code == 404
+    assert names_of(http) == [{"first"}] * 3
+    late = write_llama(folder / "sub.gguf")
+    assert http.post("/api/create", json={"model": "mine", "from": "sub"}).status_code == 200
+    http.post("/models/load", json={"model": "sub"})
+    late.unlink()
+    assert names_of(http) == [{"first", "sub", "mine"}] * 3, "what is loaded stays"
+    assert http.post("/v1/completions", json={"model": "mine", "prompt": "x"}).status_code == 200
+    http.post("/api/generate", json={"model": "sub", "keep_alive": 0})
+    assert names_of(http) == [{"first"}] * 3
+    gone = http.post("/v1/completions", json={"model": "mine", "prompt": "x"})
+    assert gone.status_code == 404 and "mine was made from sub" in gone.text
+    write_llama(folder / "sub.gguf")
+    again = http.post("/v1/completions", json={"model": "mine", "prompt": "x", "max_tokens": 1})
+    assert again.status_code == 200, again.text
+
+
+def test_the_default_model_is_never_exchanged_for_another(changing: tuple[Path, httpx.Client]) -> None:
+    folder, http = changing
+    write_llama(folder / "other.gguf")
+    (folder / "first.gguf").unlink()
+    http.post("/api/generate", json={"model": "first", "keep_alive": 0})
+    assert names_of(http) == [{"first", "other"}] * 3
+    asked = http.post("/v1/completions", json={"prompt": "x"})
+    assert asked.status_code == 404 and "first.gguf is gone" in asked.text
+    write_llama(folder / "first.gguf")
+    assert http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}).status_code == 200
+
+
+def test_a_derived_model_that_was_written_beside_the_server_is_found(
+    changing: tuple[Path, httpx.Client],
+) -> None:
+    folder, http = changing
+    write(folder, "terse", **{"from": "first", "system": "Be brief."})
+    assert names_of(http) == [{"first", "terse"}] * 3
+    assert http.post("/api/show", json={"model": "terse"}).json()["system"] == "Be brief."
+    write(folder, "terse", **{"from": "first", "system": "Be very brief."})
+    http.get("/v1/models")
+    assert http.post("/api/show", json={"model": "terse"}).json()["system"] == "Be very brief."

@@ -158,7 +158,9 @@ def _whole(result: Result) -> dict[str, Any]:
 @endpoint(native, "GET", "/models", family="openai")
 async def models(request: Request) -> HTTPResponse:
     """List the models with their files and states, also in OpenAI's form."""
-    rows = served(request).pool.rows()
+    pool = served(request).pool
+    await pool.refresh()
+    rows = pool.rows()
     return json(
         {"object": "list", "models": [_row(entry) for entry in rows], "data": [model_row(e) for e in rows]}
     )
@@ -172,7 +174,7 @@ async def load(request: Request, body: LoadBody) -> HTTPResponse | None:
         raise InvalidRequest("model is missing", "model")
     pool = served(request).pool
     if body.stream:
-        pool.find(name)  # an unknown name is a 404, not an event of a stream
+        await pool.known(name)  # an unknown name is a 404, not an event of a stream
         await send(request, _loading(pool, name))
         return None
     async with pool.lease(name) as lease:

@@ -71,7 +71,7 @@ async def _load(request: Request, body: OllamaBody, empty: dict[str, Any]) -> HT
     """Load the model, or unload it where it is not to be kept at all."""
     pool = served(request).pool
     if body.seconds == 0:
-        pool.unload(pool.find(body.model))
+        pool.unload(await pool.known(body.model))
     else:
         async with pool.lease(body.model, keep_alive=body.seconds):
             pass

@@ -48,7 +48,9 @@ async def version(request: Request) -> HTTPResponse:
 @endpoint(ollama_lists, "GET HEAD", "/api/tags", family="ollama")
 async def tags(request: Request) -> HTTPResponse:
     """List the models."""
-    return json({"models": [row(entry) for entry in served(request).pool.rows()]})
+    pool = served(request).pool
+    await pool.refresh()
+    return json({"models": [row(entry) for entry in pool.rows()]})
 
 
 @endpoint(ollama_lists, "GET HEAD", "/api/ps", family="ollama")
@@ -62,7 +64,7 @@ async def ps(request: Request) -> HTTPResponse:
 async def show(request: Request, body: ShowBody) -> HTTPResponse:
     """Describe a model: its metadata, template, parameters and what it can do."""
     pool = served(request).pool
-    entry = pool.find(named(body.model, body.name))
+    entry = await pool.known(named(body.model, body.name))
     own = entry.base or entry
     path = own.facts.get("path")
     if own.slot is None and path:  # looking at a model is no reason to load it

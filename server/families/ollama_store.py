@@ -126,7 +126,7 @@ async def pull(request: Request, body: PullBody) -> HTTPResponse | None:
 async def _pulling(state: State, name: str) -> AsyncIterator[str]:
     yield line({"status": "pulling manifest"})
     try:
-        state.pool.find(name)
+        await state.pool.known(name)
     except ModelNotFound:
         store = _store(state)
         digest = f"sha256:{store.digest(name)}"
@@ -182,6 +182,7 @@ async def create(request: Request, body: CreateBody) -> HTTPResponse | None:
         modelfile="send from, system and parameters as fields",
     )
     store = _store(served(request))
+    await store.pool.refresh()
     given = body.parameters or Options()
     facts: dict[str, Any] = {"options": {k: v for k, v in given.given().items() if v is not None}}
     for name in ("system", "messages", "license", "template"):
@@ -201,14 +202,18 @@ async def create(request: Request, body: CreateBody) -> HTTPResponse | None:
 @endpoint(ollama_store, "POST", "/api/copy", family="ollama", body=CopyBody)
 async def copy(request: Request, body: CopyBody) -> HTTPResponse:
     """Give a model a second name."""
-    _store(served(request)).copy(body.source, body.destination)
+    store = _store(served(request))
+    await store.pool.refresh()
+    store.copy(body.source, body.destination)
     return empty(200)
 
 
 @endpoint(ollama_store, "DELETE", "/api/delete", family="ollama", body=DeleteBody)
 async def delete(request: Request, body: DeleteBody) -> HTTPResponse:
     """Remove a model."""
-    _store(served(request)).delete(named(body.model, body.name))
+    store = _store(served(request))
+    await store.pool.refresh()
+    store.delete(named(body.model, body.name))
     return empty(200)
 
 

@@ -18,13 +18,15 @@ openai_models = Blueprint("openai-models")
 @endpoint(openai_models, "GET", "/v1/models", family="openai")
 async def models(request: Request) -> HTTPResponse:
     """List the models."""
-    return json({"object": "list", "data": [model_row(entry) for entry in served(request).pool.rows()]})
+    pool = served(request).pool
+    await pool.refresh()
+    return json({"object": "list", "data": [model_row(entry) for entry in pool.rows()]})
 
 
 @endpoint(openai_models, "GET", "/v1/models/<name:path>", family="openai")
 async def model(request: Request, name: str) -> HTTPResponse:
     """Describe one model; ids may contain ``/`` and ``:``."""
-    return json(model_row(served(request).pool.find(unquote(name))))
+    return json(model_row(await served(request).pool.known(unquote(name))))
 
 
 def model_row(entry: Entry) -> dict[str, Any]:
