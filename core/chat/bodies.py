@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ggfw.chat.jsonscan import JsonScanner, scan
+from ggfw.chat.jsonscan import JsonScanner, escaped, json_text, scan, written
 from ggfw.chat.reader import Broken, Chars, Reader, Sink
 from ggfw.chat.tools import Tools
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Longest name of a function.
 MAX_NAME = 256
+#: A name in a Python call.
+_WORD = re.compile(r"""[^\s()\[\]{},='"]+""")
 
 
 class Body(Protocol):
@@ -45,6 +48,8 @@ def check_name(name: object) -> str:
     """
     if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME or "\n" in name.strip():
         raise Broken("name")
+    if escaped(name) != name:
+        raise Broken("half a character")
     return name.strip()
 
 
@@ -74,12 +79,8 @@ def arguments_value(reader: Reader, sink: Sink) -> Chars[None]:
     if c == "{":
         yield from arguments_object(reader, sink)
     elif c == '"':
-        text = json.loads((yield from scan(reader))).strip() or "{}"
-        try:
-            parsed = json.loads(text, strict=False)
-        except (ValueError, RecursionError):
-            raise Broken("arguments") from None
-        if not isinstance(parsed, dict):
+        text = json_text(json.loads((yield from scan(reader))).strip() or "{}")
+        if text is None or text[0] != "{":
             raise Broken("arguments")
         sink.arguments(text)
     elif c == "n":
@@ -371,30 +372,73 @@ def _brackets(reader: Reader) -> Chars[str]:
 def python_calls(text: str) -> list[tuple[str, str]]:
     """(name, arguments as JSON text) of the calls in a Python list of calls.
 
+    Names of functions and arguments may be any word, also one that Python could not have there (``get-weather``,
+    ``from``): schemas do not care about Python.
+
     Raises:
         Broken: it is something else.
     """
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise Broken("python") from None
-    if not isinstance(tree, ast.List) or not tree.elts:
+    inside = text.strip()
+    if inside[:1] != "[" or inside[-1:] != "]":
         raise Broken("list")
-    return [_python_call(node) for node in tree.elts]
+    calls = [_python_call(one) for one in _pieces(inside[1:-1])]
+    if not calls:
+        raise Broken("list")
+    return calls
 
 
-def _python_call(node: ast.expr) -> tuple[str, str]:
-    if not isinstance(node, ast.Call) or node.args:
+def _python_call(text: str) -> tuple[str, str]:
+    name, bracket, inside = text.partition("(")
+    if not bracket or inside[-1:] != ")" or not _WORD.fullmatch(name.strip()):
         raise Broken("call")
-    arguments = {}
-    for keyword in node.keywords:
-        if keyword.arg is None or keyword.arg in arguments:
+    arguments: dict[str, object] = {}
+    for pair in _pieces(inside[:-1]):
+        key, sign, value = pair.partition("=")
+        key = key.strip()
+        if not sign or key in arguments or not _WORD.fullmatch(key):
             raise Broken("arguments")
-        arguments[keyword.arg] = _literal(keyword.value)
+        text = json_text(value)  # which forced calls are, and Python reads some escapes otherwise
+        if text is not None:
+            arguments[key] = json.loads(text)
+            continue
+        try:
+            arguments[key] = _literal(ast.parse(value.strip(), mode="eval").body)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise Broken("python") from None
     try:
-        return check_name(ast.unparse(node.func)), json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        return check_name(name), written(arguments)
     except (ValueError, TypeError, RecursionError):
         raise Broken("arguments") from None
+
+
+def _pieces(text: str) -> list[str]:
+    """What stands between the commas that are in no brackets and no quotes; one at the end is no matter."""
+    out: list[str] = []
+    depth, begun, at, quote = 0, 0, 0, ""
+    while at < len(text):
+        c = text[at]
+        if quote:
+            if c == "\\":
+                at += 1
+            elif text.startswith(quote, at):
+                at, quote = at + len(quote) - 1, ""
+        elif c in "\"'":
+            quote = c * 3 if text.startswith(c * 3, at) else c
+            at += len(quote) - 1
+        elif c in "([{":
+            depth += 1
+        elif c in ")]}":
+            depth -= 1
+            if depth < 0:
+                raise Broken(c)
+        elif c == "," and not depth:
+            out.append(text[begun:at].strip())
+            begun = at + 1
+        at += 1
+    last = text[begun:].strip()
+    if not all(out):
+        raise Broken(",")
+    return [*out, last] if last else out
 
 
 def _literal(node: ast.expr) -> object:

@@ -193,6 +193,7 @@ def _to_number(name: str) -> Function:
     def call(value: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(value, str) and len(value) > 4096:
             raise limits.LimitExceeded(f"it reads a number of {len(value)} characters")
+        weigh(value)
         result = function(to_plain(value), *args, **kwargs)
         check_bits(result.bit_length() if isinstance(result, int) else 0)
         return result
@@ -237,7 +238,9 @@ def percent(template: str, values: Any) -> str:
 
 
 def _check_attribute(attribute: Any) -> Any:
-    if isinstance(attribute, str) and len(attribute) > 256:
+    if not isinstance(attribute, str):
+        weigh(attribute)
+    elif len(attribute) > 256:
         raise limits.LimitExceeded("it asks for an attribute whose name has more than 256 characters")
     return attribute
 
@@ -304,6 +307,13 @@ def _before_reverse(value: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def _before_round(value: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     check_numbers([*args, *kwargs.values()], 300)
+    return _no_text(value)  # which Jinja would multiply by a power of ten
+
+
+def _no_text(value: Any) -> Any:
+    """A number, or something undefined, which says so itself."""
+    if not isinstance(value, int | float | Undefined):
+        raise TypeError(f"a number was expected, not {type(value).__name__}")
     return value
 
 
@@ -354,6 +364,9 @@ def _checked(function: Function, before: Function, made: bool) -> Function:
         head = [given.pop(0)] if given and isinstance(given[0], _SURROUNDINGS) else []
         if "attribute" in kwargs:
             _check_attribute(kwargs["attribute"])
+        for value in (*given[1:], *kwargs.values()):
+            if not isinstance(value, str | int):
+                weigh(value)
         if given:
             given[0] = before(given[0], given[1:], kwargs)
         if not made:
@@ -420,12 +433,15 @@ _COMPARING = {
     "in": ("in",),
 }
 _CHEAP = (
-    "boolean callable defined divisibleby even false float integer iterable mapping none number odd sameas sequence"
-    " string true undefined"
+    "boolean callable defined false float integer iterable mapping none number sameas sequence string true undefined"
 ).split()
 TESTS: dict[str, Function] = {
     **{name: DEFAULT_TESTS[name] for name in _CHEAP},  # type: ignore[misc]
     **{alias: _comparing(name) for name, aliases in _COMPARING.items() for alias in aliases},
+    # Not Jinja's: ``%`` after a text would format it.
+    "divisibleby": lambda value, num: _no_text(value) % _no_text(num) == 0,
+    "even": lambda value: _no_text(value) % 2 == 0,
+    "odd": lambda value: _no_text(value) % 2 == 1,
     "lower": _cased("islower"),
     "upper": _cased("isupper"),
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 from ggfw.chat.reader import SPACE, Broken, Chars, Reader
 
@@ -11,6 +13,7 @@ MAX_DEPTH = 128
 
 _SCALAR = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null")
 _SCALAR_CHARS = frozenset("0123456789+-.eEtrufalsn")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPES = frozenset('"\\/bfnrt')
 _HEX = frozenset("0123456789abcdefABCDEF")
 
@@ -147,3 +150,38 @@ def scan(reader: Reader) -> Chars[str]:
         else:
             out += taken
     return out
+
+
+def json_text(text: str) -> str | None:
+    """``text`` as it may be handed on if it is one JSON value, as :class:`JsonScanner` reads it; else None.
+
+    What Python's reader takes beyond JSON (``NaN``) does not count.
+    """
+    scanner, out = JsonScanner(), list[str]()
+    try:
+        for c in text.strip(SPACE):
+            taken = None if scanner.done else scanner.take(c)
+            if taken is None:
+                return None
+            out.append(taken)
+        if not scanner.done:
+            scanner.take("\0")  # ends a number or a word
+    except Broken:
+        return None
+    return "".join(map(escaped, out)) if scanner.done else None
+
+
+def escaped(text: str) -> str:
+    """JSON text in which half surrogates, which escapes may leave and nobody can encode, are escapes again."""
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def written(value: Any) -> str:
+    """A value that was read from a model's text as JSON text.
+
+    Raises:
+        ValueError, TypeError, RecursionError: it has no form in JSON.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    # Two halves in a row are one character in JSON, so all of them are escaped together.
+    return text if _SURROGATE.search(text) is None else json.dumps(value, allow_nan=False)

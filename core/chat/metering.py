@@ -35,6 +35,10 @@ OWN_LIST_METHODS = LIST_METHODS | {"append", "extend", "insert", "pop"}
 TUPLE_METHODS = frozenset(("count", "index"))
 DICT_METHODS = frozenset(("get", "items", "keys", "values", "copy"))
 
+#: Those whose time grows with the product of the two lengths: Python searches backwards naively, and looks for each
+#: character among those to be stripped.
+_QUADRATIC = frozenset(("rfind", "rindex", "rsplit", "rpartition", "strip", "lstrip", "rstrip"))
+
 _VIEWS: Any = type({}.keys()) | type({}.values()) | type({}.items())
 _SPACES = (
     " \t\n\r\v\f\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
@@ -231,6 +235,15 @@ def comparison(operator: str, left: Any, right: Any) -> None:
         budget.tick()
 
 
+def looked_up(key: Any) -> Any:
+    """``key``, by which something is to be found: it is hashed or, where nothing is found, named in a message."""
+    if isinstance(key, str | int):
+        limits.budget().tick()
+    else:
+        weigh(key)
+    return key
+
+
 def hashed(key: Any) -> Any:
     """``key``, which is to be looked up or kept in a dict: tuples do not remember their hash."""
     if isinstance(key, tuple):
@@ -266,6 +279,8 @@ def _str_method(owner: str, name: str, args: tuple[Any, ...], kwargs: Mapping[st
     values = (*args, *kwargs.values())
     n = volume(owner)
     budget.tick(1 + sum(len(v) >> 6 if isinstance(v, str) else weigh(v).nodes for v in values))
+    if name in _QUADRATIC:
+        budget.tick(len(owner) * max([0, *(len(v) for v in values if isinstance(v, str))]) >> 9)
     if name in ("split", "rsplit", "splitlines"):
         sep = kwargs.get("sep", args[0] if args else None)
         if name == "splitlines":

@@ -202,7 +202,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """``obj[argument]``."""
-        return super().getitem(obj, metering.hashed(argument))
+        return super().getitem(obj, metering.looked_up(argument))
 
     # -- calls
 

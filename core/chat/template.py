@@ -30,6 +30,10 @@ MAX_SOURCE = 1 << 17
 _MARK = "\ue0b2\ue0c7\ue0b2"
 
 
+#: Characters of a template's own words, or of those of an error in it, that a message repeats.
+_MAX_WORDS = 2000
+
+
 class _Stopped(TemplateError):
     """The template ran over its limits."""
 
@@ -219,13 +223,13 @@ class ChatTemplate:
             with limited(given_size(variables), seconds):
                 return template.render({**self.variables, **variables})
         except Refusal as error:
-            raise TemplateError(error.message or "the chat template refused the messages") from None
+            raise TemplateError(_short(error.message or "the chat template refused the messages")) from None
         except LimitExceeded as error:
             raise _Stopped(f"the chat template was stopped: {error}") from None
         except Exception as error:
             # Whatever code from a model file runs into is its fault, not the program's.
             what = str(error) or type(error).__name__
-            raise TemplateError(f"the chat template failed on these messages: {what}") from error
+            raise TemplateError(f"the chat template failed on these messages: {_short(what)}") from error
 
     # -- what the template can do, found out by trying ------------------------------------------------------------
 
@@ -273,6 +277,10 @@ def fold_system(messages: list[Message]) -> list[Message]:
         return [{"role": "user", "content": text}, *rest]
     first["content"] = f"{text}\n\n{first['content']}"
     return rest
+
+
+def _short(words: str) -> str:
+    return words if len(words) <= _MAX_WORDS else words[:_MAX_WORDS] + "…"
 
 
 def _string_arguments(message: Message) -> Message:

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ggfw.chat.jsonscan import written
+
 _KINDS = frozenset({"string", "integer", "number", "boolean", "array", "object", "null"})
 #: ``$ref`` and ``anyOf`` within each other that are followed.
 _MAX_DEPTH = 16
@@ -95,7 +97,10 @@ def typed(value: str, kinds: frozenset[str]) -> str:
             if kind == "number" and "number" not in wanted and float(parsed).is_integer():
                 parsed, kind = int(parsed), "integer"
             if kind in wanted or (kind == "integer" and "number" in wanted):
-                return json.dumps(parsed, ensure_ascii=False)
+                try:
+                    return written(parsed)
+                except (ValueError, RecursionError):
+                    pass  # 1e999
     return json.dumps(value, ensure_ascii=False)
 
 

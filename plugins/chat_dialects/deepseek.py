@@ -11,6 +11,7 @@ from ggfw.chat.bodies import MAX_NAME, arguments_object, check_name
 from ggfw.chat.call_grammar import Lark
 from ggfw.chat.dialect import Dialect, marks
 from ggfw.chat.format import CallForm, Format
+from ggfw.chat.jsonscan import json_text
 from ggfw.chat.reader import Broken, Chars, Reader, Sink
 from ggfw.chat.tools import Tool, Tools
 from ggfw.chat.typed import is_text, kinds_of
@@ -157,11 +158,8 @@ class DsmlCalls:
 
 
 def _json_or_text(value: str) -> str:
-    try:
-        json.loads(value)
-    except (ValueError, RecursionError):
-        return json.dumps(value, ensure_ascii=False)
-    return value.strip()
+    text = json_text(value)
+    return json.dumps(value, ensure_ascii=False) if text is None else text
 
 
 def _text(reader: Reader, sink: Sink) -> Chars[None]:
