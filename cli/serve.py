@@ -158,6 +158,9 @@ def serve_verb(context: click.Context, models: tuple[str, ...], **options: Any) 
                 log=_logger(options["log_format"]),
                 log_prompts=options["log_prompts"],
             )
+            # The only application of this process: Sanic may leave the calls of its unused signals out of its methods,
+            # one for each piece of a stream.
+            app.config.TOUCHUP = True
             terminal.say(served.banner(url))
             serve(app, sock=sock)
         finally:
