@@ -180,6 +180,28 @@ def test_many_requests_share_steps_and_do_not_mix() -> None:
     assert model.cache.n_pages_used() == 0
 
 
+def test_announced_requests_start_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ggfw.engine._GATHER", 30.0)
+    model = FakeModel("ab", n_parallel=4)
+    engine = Engine(model)
+    with engine.announce(), engine.announce():
+        first = engine.submit(request(model))
+        time.sleep(0.05)  # idle, and yet it does not begin
+        assert not model.executor.batches
+        second = engine.submit(request(model))
+    assert first.result(5).text == second.result(5).text == "ab"
+    assert len(model.executor.batches[0]) == 2
+    engine.close()
+
+
+def test_an_announced_request_that_never_comes_holds_nobody_up() -> None:
+    model = FakeModel("ab")
+    engine = Engine(model)
+    with engine.announce():
+        assert engine.submit(request(model)).result(5).text == "ab"
+    engine.close()
+
+
 def test_long_prompts_are_cut_and_only_the_last_row_is_an_output() -> None:
     model = FakeModel("y", max_rows=16)
     run(model, "p" * 40)
