@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ggfw.request import new_id
 from ggfw.result import ToolCall
 
 _SPACE = " \t\r\n"
@@ -55,6 +56,11 @@ def _behind(text: str, at: int, mark: str) -> int:
     while at < len(text) and text[at] in _SPACE:
         at += 1
     return at
+
+
+def underscored_id(prefix: str) -> str:
+    """A fresh id in the form of responses and messages, ``msg_…``; other objects have a hyphen."""
+    return new_id(prefix).replace("-", "_", 1)
 
 
 def function_tool(name: Any, description: Any, parameters: Any, strict: Any = None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from sanic import Blueprint, Request
 
 from ggfw.errors import InvalidRequest
-from ggfw.server.errors import NotReady
+from ggfw.server.errors import NotReady, renamed
 from ggfw.server.fields import Body
 from ggfw.server.state import served
 from ggfw.server.streams import fail
@@ -136,10 +136,7 @@ def few_values(content: bytes, most: int) -> bool:
 
 def _renamed(error: InvalidRequest, names: dict[str, str]) -> InvalidRequest:
     """The same error under the name that the client used."""
-    old = error.param or ""
-    stem, dot, rest = old.partition("[")
-    new = names.get(stem)
-    if new is not None:
-        error.param = f"{new}{dot}{rest}"
-        error.args = (str(error).replace(old, error.param), *error.args[1:])
+    old = (error.param or "").partition("[")[0]
+    if old in names:
+        renamed(error, old, names[old])
     return error

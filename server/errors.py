@@ -45,6 +45,12 @@ class NotReady(GgfwError):
     """The server is starting or ending."""
 
 
+def renamed(error: InvalidRequest, old: str, new: str) -> None:
+    """Call what an error is about ``new`` where it says ``old``: the name, or place, that the client has given it."""
+    error.args = (str(error).replace(old, new), *error.args[1:])
+    error.param = (error.param or "").replace(old, new, 1)
+
+
 #: The first class that fits decides: status, OpenAI's type, code.
 TABLE: tuple[tuple[type[BaseException], int, str, str | None], ...] = (
     (ContextLengthExceeded, 400, "exceed_context_size_error", "context_length_exceeded"),

@@ -96,7 +96,7 @@ class Body(BaseModel):
 
     def names(self) -> dict[str, str]:
         """``renamed``, as this body used the names."""
-        return self.renamed
+        return {"penalty_last_n": "repeat_last_n", **self.renamed}
 
 
 class SamplingFields(Body):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from ggfw.errors import ContextLengthExceeded, InvalidRequest
 from ggfw.handle import Handle
 from ggfw.library import Model
 from ggfw.request import Request, with_seed
+from ggfw.server.errors import renamed
 from ggfw.server.state import State
 
 if TYPE_CHECKING:
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 #: Choices one request may ask for.
 MAX_CHOICES = 128
 
+_PLACE = re.compile(r"messages\[(\d+)\]")
+
 
 @dataclass
 class Generation:
@@ -26,6 +31,7 @@ class Generation:
 
     Args:
         messages: in OpenAI's form; see :func:`ggfw.chat.messages.normalise`.
+        places: what the client calls each of them, for errors; empty: ``messages[0]`` and so on.
         prompt: text or token ids instead of messages; never templated. Control tokens in the text are recognised: who
             sends a raw prompt writes the markup.
         n: answers wanted.
@@ -40,6 +46,7 @@ class Generation:
     """
 
     messages: Sequence[Any] | None = None
+    places: Sequence[str] = ()
     prompt: str | Sequence[int] | None = None
     n: int = 1
     tools: Sequence[Any] | None = None
@@ -80,23 +87,44 @@ class Choice:
 
 
 def with_system(messages: Sequence[Any], system: str | None) -> Sequence[Any]:
-    """``messages`` with a system prompt in front of them."""
-    return [{"role": "system", "content": system}, *messages] if system else messages
+    """``messages`` with a system prompt in front of them; none at all stay none, which is refused later."""
+    return [{"role": "system", "content": system}, *messages] if system and messages else messages
+
+
+def own_places(messages: Sequence[Any] | None, *before: str) -> list[str]:
+    """The places of a client's messages, behind what stands in fields of its own."""
+    return [*before, *(f"messages[{n}]" for n in range(len(messages or ())))]
 
 
 def with_preset(wanted: Generation, preset: Mapping[str, Any]) -> Generation:
     """What is asked of a derived model: its own system prompt, messages and options stand behind the request's."""
     if not preset:
         return wanted
-    messages = wanted.messages
-    if messages is not None:
-        first = messages[0].get("role") if messages and isinstance(messages[0], dict) else None
+    messages, places = wanted.messages, wanted.places
+    if messages:
+        first = messages[0].get("role") if isinstance(messages[0], dict) else None
         messages = [*preset.get("messages", ()), *messages]
         if first not in ("system", "developer"):
             messages = with_system(messages, preset.get("system"))
+        asked = wanted.messages or ()
+        own = [f"messages[{n}] of the model itself" for n in range(len(messages) - len(asked))]
+        places = [*own, *(places or own_places(asked))]
     given = {name: value for name, value in wanted.options.items() if value is not None}
     num_ctx = wanted.num_ctx if wanted.num_ctx is not None else preset.get("num_ctx")
-    return replace(wanted, messages=messages, options={**preset.get("options", {}), **given}, num_ctx=num_ctx)
+    options = {**preset.get("options", {}), **given}
+    return replace(wanted, messages=messages, places=places, options=options, num_ctx=num_ctx)
+
+
+@contextlib.contextmanager
+def _placed(places: Sequence[str]) -> Iterator[None]:
+    """Errors about messages name them as the client does."""
+    try:
+        yield
+    except InvalidRequest as error:
+        found = _PLACE.match(error.param or "")
+        if found is not None and int(found[1]) < len(places):
+            renamed(error, found[0], places[int(found[1])])
+        raise
 
 
 def submit(model: Model, state: State, wanted: Generation, id: str) -> list[Choice]:
@@ -118,10 +146,11 @@ def submit(model: Model, state: State, wanted: Generation, id: str) -> list[Choi
         # Definite, so that the choices' seeds can be derived from it.
         seed = with_seed(model.request([0], seed=options.get("seed")).params).seed or 0
         options["seed"] = seed
-    if wanted.messages is not None and state.skills:
-        return _submit_with_skills(model, state, wanted, options, id)
-    # Parsers and constraints remember what they have seen: each choice needs its own.
-    made = [_request(model, wanted, _of_choice(options, n), _id(id, n)) for n in range(wanted.n)]
+    with _placed(wanted.places):
+        if wanted.messages is not None and state.skills:
+            return _submit_with_skills(model, state, wanted, options, id)
+        # Parsers and constraints remember what they have seen: each choice needs its own.
+        made = [_request(model, wanted, _of_choice(options, n), _id(id, n)) for n in range(wanted.n)]
     handles = model.engine.submit_choices(made)
     return [Choice(request, handle) for request, handle in zip(made, handles, strict=True)]
 
@@ -137,8 +166,10 @@ def first_request(model: Model, state: State, wanted: Generation, id: str) -> Re
         offered = Skills.of(state.skills)
         if skills_apply(offered, wanted.tools, wanted.tool_choice):
             chat = _chat_options(wanted, options, id)
-            return Rounds(_maker(model, wanted, []), wanted.messages, offered, chat).next()
-    return _request(model, wanted, options, id)
+            with _placed(wanted.places):
+                return Rounds(_maker(model, wanted, []), wanted.messages, offered, chat).next()
+    with _placed(wanted.places):
+        return _request(model, wanted, options, id)
 
 
 def _submit_with_skills(

@@ -13,7 +13,7 @@ from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta
 from ggfw.request import new_id
 from ggfw.result import Result, Usage
 from ggfw.server.answers import Answers, answering
-from ggfw.server.calls import arguments_object
+from ggfw.server.calls import arguments_object, underscored_id
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.anthropic_messages import MessagesBody
 from ggfw.server.generation import first_request, with_preset
@@ -28,7 +28,7 @@ PING = event({"type": "ping"}, "ping")
 @endpoint(anthropic, "POST", "/v1/messages", family="anthropic", body=MessagesBody)
 async def messages(request: Request, body: MessagesBody) -> HTTPResponse | None:
     """Answer a conversation."""
-    id = new_id("msg")
+    id = underscored_id("msg")
     async with answering(
         request, body.model, body.generation(), id=id, streaming=bool(body.stream)
     ) as answers:

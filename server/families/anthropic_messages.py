@@ -88,8 +88,10 @@ class MessagesBody(ConstraintFields, SamplingFields):
         if self.thinking is not None and self.thinking.type != "adaptive":
             thinking = self.thinking.type == "enabled"
             budget = self.thinking.budget_tokens if thinking else None
+        system, (messages, places) = _system(self.system), _messages(self.messages)
         return Generation(
-            messages=[*_system(self.system), *_messages(self.messages)],
+            messages=[*system, *messages] if messages else messages,
+            places=["system"] * len(system) + places,
             tools=[_tool(tool, n) for n, tool in enumerate(self.tools or ())] or None,
             tool_choice=choice,
             parallel_tool_calls=parallel,
@@ -122,12 +124,17 @@ class MessagesBody(ConstraintFields, SamplingFields):
 def _system(given: str | list[Any] | None) -> list[dict[str, Any]]:
     if given is None or isinstance(given, str):
         return [{"role": "system", "content": given}] if given else []
-    blocks = [b for b in given if not (isinstance(b, dict) and str(b.get("text", "")).startswith(BILLING))]
+    for n, block in enumerate(given):
+        if not isinstance(block, dict) or not isinstance(block.get("text"), str):
+            raise InvalidRequest(f"system[{n}] must be a block of type text with a text", f"system[{n}]")
+    blocks = [block for block in given if not block["text"].startswith(BILLING)]
     return [{"role": "system", "content": blocks}] if blocks else []
 
 
-def _messages(given: list[Any]) -> list[Any]:
+def _messages(given: list[Any]) -> tuple[list[Any], list[str]]:
+    """Messages in OpenAI's form, of which one of the client's may make several, and the client's place of each."""
     out: list[Any] = []
+    places: list[str] = []
     for n, message in enumerate(given):
         content = message.get("content") if isinstance(message, dict) else None
         if not isinstance(content, list):
@@ -136,7 +143,8 @@ def _messages(given: list[Any]) -> list[Any]:
             out.append(_assistant(content, f"messages[{n}]"))
         else:
             out += _user(message, content)
-    return out
+        places += [f"messages[{n}]"] * (len(out) - len(places))
+    return out, places
 
 
 def _assistant(content: list[Any], where: str) -> dict[str, Any]:

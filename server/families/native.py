@@ -21,7 +21,7 @@ from ggfw.server.families.openai_chat import call_object, delta_object
 from ggfw.server.families.openai_models import model_row
 from ggfw.server.fields import Body, Messages, ReasoningFields, SamplingFields, StreamFields, ToolList
 from ggfw.server.figures import prompt_progress, timings_so_far
-from ggfw.server.generation import Generation, with_system
+from ggfw.server.generation import Generation, own_places, with_system
 from ggfw.server.pool import Entry, Lease, Pool
 from ggfw.server.state import served
 from ggfw.server.streams import COMMENT, event, send
@@ -65,6 +65,7 @@ class GenerateBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFiel
             messages = [{"role": "user", "content": self.prompt}]
         return Generation(
             messages=None if messages is None else with_system(messages, self.system_prompt),
+            places=own_places(messages, "system_prompt") if self.system_prompt else (),
             prompt=self.prompt,
             tools=tools,
             tool_choice=choice,

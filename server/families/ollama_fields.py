@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, ClassVar
 
@@ -13,6 +14,9 @@ from ggfw.library import Model
 from ggfw.server.fields import Body, FlagHint, Messages, NumberHint, SamplingFields, ToolList, refuse
 from ggfw.server.generation import Generation, with_system
 from ggfw.server.infill import infill_prompt
+
+#: Seconds after which "for ever" begins: a century, and a date that calendars still know.
+LONGEST = 100 * 365 * 86400.0
 
 _DURATION = re.compile(r"([+-]?)((?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|ms|s|m|h))+")
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
@@ -150,22 +154,26 @@ def seconds_of(given: float | str | None) -> float | None:
     Raises:
         InvalidRequest: neither.
     """
-    if given is None or isinstance(given, int | float):
-        return None if given is None else (-1.0 if given < 0 else float(given))
-    text = given.strip()
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        try:
-            number = float(text)
-        except ValueError:
-            number = float("nan")
-        if number != number or number == float("inf"):
-            raise InvalidRequest(
-                f"keep_alive is {given!r:.40}; expected seconds, or a duration such as '5m'", "keep_alive"
-            )
-        return -1.0 if number < 0 else number
-    total = sum(float(number) * _UNIT[unit] for number, unit in _PART.findall(text))
-    return -1.0 if found[1] == "-" and total else total
+    if given is None:
+        return None
+    if isinstance(given, str):
+        text = given.strip()
+        found = _DURATION.fullmatch(text)
+        if found is None:
+            try:
+                number = float(text)
+            except ValueError:
+                number = math.nan
+        else:
+            number = sum(float(part) * _UNIT[unit] for part, unit in _PART.findall(text))
+            number = -number if found[1] == "-" else number
+    else:
+        number = float(given)
+    if not math.isfinite(number):
+        raise InvalidRequest(
+            f"keep_alive is {given!r:.40}; expected seconds, or a duration such as '5m'", "keep_alive"
+        )
+    return number if 0 <= number < LONGEST else -1.0
 
 
 def _think(given: bool | str | None) -> tuple[bool | None, str | None]:

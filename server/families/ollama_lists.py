@@ -15,6 +15,7 @@ from ggfw.errors import InvalidRequest
 from ggfw.library import Model
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.ollama_chat import now
+from ggfw.server.families.ollama_fields import LONGEST
 from ggfw.server.fields import Body
 from ggfw.server.infill import can_infill
 from ggfw.server.pool import Entry, Pool
@@ -25,8 +26,6 @@ ollama_lists = Blueprint("ollama-lists")
 
 #: The version of Ollama's interface that is spoken here; clients look whether it is new enough.
 API_VERSION = "0.13.0"
-#: "Never", as Ollama writes it: further away than anybody waits.
-NEVER = 100 * 365 * 86400
 #: Elements of a list in the metadata up to which it is shown without being asked for.
 SHORT = 32
 
@@ -135,7 +134,8 @@ def row(entry: Entry) -> dict[str, Any]:
 
 def _loaded(pool: Pool, entry: Entry) -> dict[str, Any]:
     assert entry.model is not None
-    expires = pool.clock() + NEVER if entry.expires is None else entry.expires
+    # "Never" is further away than anybody waits.
+    expires = pool.clock() + LONGEST if entry.expires is None else entry.expires
     return {
         **row(entry),
         "expires_at": now(expires),

@@ -32,7 +32,7 @@ from ggfw.server.fields import (
     refuse,
 )
 from ggfw.server.figures import openai_usage, prompt_progress, summed, timings, timings_so_far
-from ggfw.server.generation import Generation, with_system
+from ggfw.server.generation import Generation, own_places, with_system
 from ggfw.server.logprobs import content_logprobs
 from ggfw.server.streams import COMMENT, DONE, event, send
 from ggfw.server.tool_choice import allowed_tools
@@ -93,7 +93,8 @@ class ChatBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFields):
 
     def names(self) -> dict[str, str]:
         """See :class:`Body`."""
-        return {"max_tokens": "max_completion_tokens"} if self.max_completion_tokens is not None else {}
+        own = {"max_tokens": "max_completion_tokens"} if self.max_completion_tokens is not None else {}
+        return {**super().names(), **own}
 
     def generation(self) -> Generation:
         """What is asked for, in the engine's words.
@@ -131,6 +132,7 @@ class ChatBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFields):
         effort = self.reasoning_effort or (self.reasoning or {}).get("effort")
         return Generation(
             messages=with_system(self.messages, self.system_prompt),
+            places=own_places(self.messages, "system_prompt") if self.system_prompt else (),
             n=1 if self.n is None else self.n,
             tools=tools,
             tool_choice=choice,

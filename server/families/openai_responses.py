@@ -14,6 +14,7 @@ from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from ggfw.request import new_id
 from ggfw.result import Result, Usage
 from ggfw.server.answers import Answers, answering
+from ggfw.server.calls import underscored_id
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.responses_fields import ResponsesBody
 from ggfw.server.generation import first_request, with_preset
@@ -27,7 +28,7 @@ openai_responses = Blueprint("openai-responses")
 @endpoint(openai_responses, "POST", "/v1/responses", family="openai", body=ResponsesBody)
 async def responses(request: Request, body: ResponsesBody) -> HTTPResponse | None:
     """Answer a conversation given as items."""
-    id = new_id("resp")
+    id = underscored_id("resp")
     async with answering(
         request, body.model, body.generation(), id=id, streaming=bool(body.stream)
     ) as answers:
@@ -116,7 +117,7 @@ class _Writer:
         if self._open != "message":
             item = {
                 "type": "message",
-                "id": new_id("msg"),
+                "id": underscored_id("msg"),
                 "role": "assistant",
                 "status": "in_progress",
                 "content": [],
@@ -140,7 +141,7 @@ class _Writer:
         if self._open != "reasoning":
             item = {
                 "type": "reasoning",
-                "id": new_id("rs"),
+                "id": underscored_id("rs"),
                 "summary": [],
                 "content": [],
                 "status": "in_progress",
@@ -159,7 +160,7 @@ class _Writer:
         if self._open != ("call", delta.index):
             item = {
                 "type": "function_call",
-                "id": new_id("fc").replace("fc-", "fc_"),
+                "id": underscored_id("fc"),
                 "call_id": delta.id,
                 "name": delta.name,
                 "arguments": "",

@@ -113,14 +113,17 @@ class ResponsesBody(ConstraintFields, SamplingFields):
             )
         if self.input is None:
             raise InvalidRequest("input is missing", "input")
-        messages = (
-            [{"role": "user", "content": self.input}] if isinstance(self.input, str) else _items(self.input)
-        )
-        if self.instructions:
+        messages: list[Any] = [{"role": "user", "content": self.input}]
+        places = ["input"]
+        if not isinstance(self.input, str):
+            messages, places = _items(self.input)
+        if self.instructions and messages:
             messages = [{"role": "system", "content": self.instructions}, *messages]
+            places = ["instructions", *places]
         tools, choice = _tools(self.tools or [], self.tool_choice)
         return Generation(
             messages=messages,
+            places=places,
             tools=tools or None,
             tool_choice=choice,
             parallel_tool_calls=self.parallel_tool_calls,
@@ -157,9 +160,10 @@ class ResponsesBody(ConstraintFields, SamplingFields):
         return Grammar.json_schema(form["schema"], "text")
 
 
-def _items(items: list[Any]) -> list[Any]:
-    """Messages from items: what the assistant thought, said and called in a row is one message."""
+def _items(items: list[Any]) -> tuple[list[Any], list[str]]:
+    """Messages from items, and their places: what the assistant thought, said and called in a row is one message."""
     out: list[Any] = []
+    places: list[str] = []
     open_turn: dict[str, Any] | None = None
     for n, item in enumerate(items):
         where = f"input[{n}]"
@@ -170,10 +174,12 @@ def _items(items: list[Any]) -> list[Any]:
             output = item.get("output")
             text = output if isinstance(output, str) else text_of(output, f"{where}.output")
             out.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
+            places.append(where)
             open_turn = None
             continue
         if kind == "message" and item.get("role") != "assistant":
             out.append({"role": item.get("role"), "content": item.get("content")})
+            places.append(where)
             open_turn = None
             continue
         if kind not in ("message", "reasoning", "function_call"):
@@ -184,6 +190,7 @@ def _items(items: list[Any]) -> list[Any]:
         ):
             open_turn = {"role": "assistant", "content": ""}
             out.append(open_turn)
+            places.append(where)
         if kind == "message":
             open_turn["content"] = text_of(item.get("content"), f"{where}.content")
         elif kind == "reasoning":
@@ -195,7 +202,7 @@ def _items(items: list[Any]) -> list[Any]:
             function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
             open_turn.setdefault("tool_calls", []).append(call)
-    return out
+    return out, places
 
 
 def _tools(tools: list[Any], choice: str | dict[str, Any] | None) -> tuple[list[Any], Any]:
