@@ -288,9 +288,8 @@ class Engine:
         scheduler, stepper = self.scheduler, self._stepper
         while True:
             with self._wake:
-                if not (self._inbox or self._jobs or scheduler or self._stopping):
-                    self._meter.asleep()
-                    self._sleep()
+                if not scheduler:
+                    self._wait_for_work()
                 while self._inbox:
                     self._add(self._inbox.popleft())
                 stopping = self._stopping
@@ -317,9 +316,10 @@ class Engine:
             job.close()
             future.set_exception(GenerationError("the model was closed"))
 
-    def _sleep(self) -> None:
-        """Wait for something to do; the lock is held."""
+    def _wait_for_work(self) -> None:
+        """Wait for something to do, and for what has been announced; nothing runs, and the lock is held."""
         while not (self._inbox or self._jobs or self._stopping):
+            self._meter.asleep()
             self._wake.wait()
         end = time.monotonic() + _GATHER
         while self._n_announced and not self._stopping and (left := end - time.monotonic()) > 0:
