@@ -14,7 +14,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ggfw.cache import PAGE_SIZE, Cache
+from ggfw.cache import PAGE_SIZE, Cache, OutOfPages, Sequence
 from ggfw.cache.prefix import PrefixTree
 
 if TYPE_CHECKING:
@@ -101,20 +101,34 @@ class PrefixReuse:
         sequence = self.cache.sequence()
         if self.shares(work):
             # The row that gives the first logits has to be evaluated; after a preemption there are tokens already.
-            limit = len(work.feed) - (not work.tokens)
-            match = self.tree.match(self._key(work), work.feed, limit)
-            if match.n:
-                try:
-                    self.tree.adopt(match, sequence)
-                except BaseException:
-                    sequence.close()
-                    raise
+            try:
+                n = self._adopt(work, sequence, len(work.feed) - (not work.tokens))
+            except BaseException:
+                sequence.close()
+                raise
             if not work.tokens:
-                sequence.keep_from = match.n // PAGE_SIZE
+                sequence.keep_from = n // PAGE_SIZE
         work.sequence = sequence
         work.n_fed = sequence.n_positions
         if not work.t_start:
             work.n_cached = work.n_fed
+
+    def _adopt(self, work: Running, sequence: Sequence, limit: int) -> int:
+        """Let an empty sequence begin behind what is known, at most ``limit`` tokens; gives how many that are.
+
+        A prefix that ends within a page needs a page for the copy. Where its own pages are all there are, nobody would
+        ever give one back: then a prefix that ends before that page has to do.
+        """
+        while limit > 0:
+            match = self.tree.match(self._key(work), work.feed, limit)
+            if not match.n:
+                break
+            try:
+                self.tree.adopt(match, sequence)
+                return match.n
+            except OutOfPages:
+                limit = (match.n - 1) // PAGE_SIZE * PAGE_SIZE
+        return 0
 
     def count(self, work: Running) -> None:
         """Count a request that begins, as it stands."""
