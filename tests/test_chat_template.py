@@ -183,6 +183,15 @@ HOSTILE = [
     """{% include 'x' %}""",
     """{{ ('a'|safe) + '<' * 16000000 }}""",
     """{{ [1]|tojson(indent=10**9) }}""",
+    """{{ '%1999999999d' is odd }}""",
+    """{{ '%1999999999d' is divisibleby(1) }}""",
+    """{{ ['%1999999999d']|select('even')|list }}""",
+    """{{ 'a'|round(9, 'floor') }}""",
+    """{{ [1]|round(9, 'ceil') }}""",
+    """{{ ('a' * 4000000).rfind('ab' ~ 'a' * 2000000) }}""",
+    """{{ ('a' * 4000000).rsplit('ab' ~ 'a' * 2000000) }}""",
+    """{{ ('a' * 1000000).strip('b' * 1000000 ~ 'a') }}""",
+    """{{ ('a' * 1000000)|trim('b' * 1000000 ~ 'a') }}""",
 ]
 
 
@@ -232,6 +241,16 @@ EXPENSIVE = [
     DEEP + "{{ {}.get(ns.x) }}",
     DEEP + "{{ [ns.x]|unique|list|length }}",
     DEEP + "{{ dict([(ns.x, 1)])|length }}",
+    DEEP + "{{ messages[ns.y].a }}",
+    DEEP + "{{ ([{}]|map(attribute=ns.y)|list)[0].a }}",
+    DEEP + "{{ 'a'|truncate(3, false, ns.y) }}",
+    DEEP + "{{ 'a'|indent(1, ns.y) }}",
+    DEEP + "{{ 'a'|wordcount(ns.y) }}",
+    DEEP + "{{ [{}]|join(',', ns.y) }}",
+    DEEP + "{{ [{}]|sum(ns.y) }}",
+    DEEP + "{{ ns.y|int }}",
+    DEEP + "{{ '%s' is divisibleby(ns.y) }}",
+    """{{ range(99999)|sort(attribute='a,' * 127) }}""",
     """{% set l = [] %}{% set _ = l.append(l) %}{{ l|tojson }}""",
     """{{ ('{0}' * 100000).format('a' * 1000000)|length }}""",
     """{{ ('{0:999}' * 100000).format('a')|length }}""",
@@ -317,6 +336,33 @@ def test_hostile_templates_fail_soon(source: str) -> None:
         render(source, messages)
     assert time.thread_time() - start < 2
     assert messages == [user("hi")]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% break %}",
+        "{% macro f() %}{% continue %}{% endmacro %}",
+        "{{ dict(a=1, a=2) }}",
+        "{% for a in b %}" * 25 + "{% endfor %}" * 25,
+        "{% if a %}" * 120 + "{% endif %}" * 120,
+    ],
+)
+def test_templates_that_python_refuses_cannot_be_compiled(source: str) -> None:
+    with pytest.raises(TemplateError, match="cannot be compiled"):
+        render(source)
+
+
+def test_messages_repeat_little_of_what_a_template_says() -> None:
+    for source in ("{{ raise_exception('a' * 1000000) }}", "{{ {}['a' * 1000000].b }}"):
+        with pytest.raises(TemplateError) as caught:
+            render(source)
+        assert "aaa" in str(caught.value) and len(str(caught.value)) < 3000
+
+
+def test_numbers_are_tested_and_rounded() -> None:
+    source = "{{ 3 is odd }} {{ 4 is even }} {{ 6 is divisibleby(3) }} {{ 2.5|round(0, 'floor') }}"
+    assert render(source).text == "True True True 2.0"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

@@ -102,6 +102,16 @@ def is_json(text: str) -> bool:
     return True
 
 
+def strict(text: str) -> Any:
+    """What any reader of JSON takes, sent as UTF-8."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    text.encode()
+    return json.loads(text, parse_constant=refuse)
+
+
 def check_spans(deltas: list[Delta], output: str) -> None:
     """Text and reasoning say where they stand in the answer, one behind the other."""
     at = 0
@@ -121,7 +131,23 @@ def expected(row: dict[str, Any]) -> tuple[str, str, list[tuple[str, Any]]]:
 def read(parsed: Parsed) -> tuple[str, str, list[tuple[str, Any]]]:
     """With the arguments read, which are JSON whatever the model wrote."""
     text, reasoning, calls = parsed
-    return text, reasoning, [(name, json.loads(arguments)) for name, arguments in calls]
+    return text, reasoning, [(name, strict(arguments)) for name, arguments in calls]
+
+
+HALF = r"""{"a": "\ud800"}"""
+
+
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [
+        ("lfm2", r'<|tool_call_start|>[f(a="\ud800")]<|tool_call_end|>'),
+        ("hermes", r'<tool_call>{"name": "f", "arguments": "{\"a\": \"\ud800\"}"}</tool_call>'),
+        ("gemma3", '```tool_code\nf(a="\\ud800")\n```'),
+    ],
+)
+def test_half_characters_stay_escapes(name: str, output: str) -> None:
+    """Nobody could send them as UTF-8."""
+    assert parse(name, {"output": output}, [output]) == ("", "", [("f", HALF)])
 
 
 ROWS = [(name, n) for name in NAMES for n in range(len(table(name)))]

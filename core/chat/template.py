@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 from jinja2 import Template
-from jinja2 import TemplateError as JinjaError
 
 from ggfw.chat import builtin
 from ggfw.chat.capabilities import Capabilities, typed
@@ -212,8 +211,9 @@ class ChatTemplate:
             )
         try:
             return ChatEnvironment().from_string(self.source)
-        except (JinjaError, RecursionError, ValueError, TypeError, MemoryError) as error:
-            return TemplateError(f"the chat template cannot be compiled: {error}")
+        except Exception as error:
+            # Python's own compiler refuses things that Jinja lets through: a break outside of loops, deep nesting.
+            return TemplateError(f"the chat template cannot be compiled: {_short(str(error))}")
 
     def _render(self, seconds: float, /, **variables: Any) -> str:
         template = self._compiled

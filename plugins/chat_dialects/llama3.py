@@ -18,6 +18,8 @@ from ggfw.hookspecs import hookimpl
 
 GGFW_PLUGIN_API = 1
 
+#: Marks of the end of a message.
+ENDS = ("<|eom_id|>", "<|eot_id|>")
 #: Names under which callers may offer the interpreter that the model writes code for.
 INTERPRETERS = ("code_interpreter", "python", "ipython")
 
@@ -41,6 +43,10 @@ class PythonTag:
         text = ""
         while c := (yield from reader.read()):
             text += c
+            if text.endswith(ENDS):  # visible where they are not the tokens that end answers
+                reader.unread(next(end for end in ENDS if text.endswith(end)))
+                text = text.removesuffix(ENDS[0]).removesuffix(ENDS[1])
+                break
         sink.call(*_call_of(text.strip(), tools))
 
     def grammar(self, lark: Lark, tools: Tools) -> str:
@@ -76,9 +82,9 @@ class Llama3(Dialect):
         calls=(
             CallForm("", JsonCall("parameters", bare=True), ("", ";"), starts="{", between="; "),
             CallForm("", Pythonic(bare=True), starts="["),
-            CallForm("<|python_tag|>", PythonTag()),
+            CallForm("<|python_tag|>", PythonTag(), ("", ";")),
         ),
-        drop=("<|python_tag|>", "<|eom_id|>", "<|eot_id|>"),
+        drop=("<|python_tag|>", *ENDS),
     )
 
 
