@@ -96,7 +96,7 @@ class Engine:
             speculator=None if self.speculator.off else self.speculator,
         )
         respelling = None
-        if self.reuse.enabled and not getattr(model, "strict", False):
+        if self.reuse.enabled and not getattr(model, "exact", False):
             respelling = Respelling(lambda i: model.tokenizer.piece(i), lambda i: model.tokenizer.is_mark(i))
         self._intake = Intake(model, self._on_cancel, respelling)
         self._meter = Meter()
@@ -287,34 +287,40 @@ class Engine:
     def _loop(self) -> None:
         scheduler, stepper = self.scheduler, self._stepper
         while True:
-            with self._wake:
-                if not scheduler:
-                    self._wait_for_work()
-                while self._inbox:
-                    self._add(self._inbox.popleft())
-                stopping = self._stopping
-            if stopping:
-                break
-            self._drop_ended()
             try:
-                step = scheduler.plan()
+                if not self._turn():
+                    break
             except Exception as exception:  # the thread must live, or all requests would wait for ever
-                for work in list(scheduler.running):
+                for work in list(scheduler.running) or list(scheduler.waiting)[:1]:
                     stepper.fail(work, wrapped(work, exception), "error")
-                continue
-            if step is not None:
-                stepper.run(step)
-            if self._jobs:
-                self._run_job(idle=step is None and not self.model.cache.n_pages_used())
-            elif step is None and scheduler:  # pages are out of the scheduler's hands; deadlines go on
-                self._meter.asleep()
-                with self._wake:
-                    self._wake.wait(_PATIENCE)
         for work in scheduler:
             stepper.fail(work, GenerationCanceled("the model was closed"), "canceled")
         for job, future in self._jobs:
             job.close()
-            future.set_exception(GenerationError("the model was closed"))
+            if not future.done():
+                future.set_exception(GenerationError("the model was closed"))
+
+    def _turn(self) -> bool:
+        """One step, or one piece of a job, or a wait for something to do; False: the engine was closed."""
+        scheduler = self.scheduler
+        with self._wake:
+            if not scheduler:
+                self._wait_for_work()
+            while self._inbox:
+                self._add(self._inbox.popleft())
+            if self._stopping:
+                return False
+        self._drop_ended()
+        step = scheduler.plan()
+        if step is not None:
+            self._stepper.run(step)
+        if self._jobs:
+            self._run_job(idle=step is None and not self.model.cache.n_pages_used())
+        elif step is None and scheduler:  # pages are out of the scheduler's hands; deadlines go on
+            self._meter.asleep()
+            with self._wake:
+                self._wake.wait(_PATIENCE)
+        return True
 
     def _wait_for_work(self) -> None:
         """Wait for something to do, and for what has been announced; nothing runs, and the lock is held."""
@@ -327,6 +333,8 @@ class Engine:
 
     def _add(self, work: Running) -> None:
         self.scheduler.add(work)
+        if work.handle.canceled:  # while it was on its way here, others may have been dropped
+            self._any_canceled = True
         if work.deadline is not None:
             self._next_deadline = min(self._next_deadline, work.deadline)
 

@@ -112,7 +112,7 @@ class LoadedModel:
         n_parallel: sequences the cache was made for.
         n_vocab: width of the logits, 0 for models without.
         load_ms: time from opening the file to being ready (the tokenizer may still be under way).
-        strict: whether ``deterministic`` was asked for: nothing may depend on what was asked before.
+        exact: whether results depend on the request alone, bit for bit, not on company or what was asked before.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class LoadedModel:
         n_ctx: int,
         n_parallel: int,
         load_ms: float,
-        strict: bool = False,
+        exact: bool = False,
     ) -> None:
         self.gguf = described.gguf
         self.run = described.run
@@ -139,7 +139,7 @@ class LoadedModel:
         self.n_parallel = n_parallel
         self.n_vocab = executor.n_vocab
         self.load_ms = load_ms
-        self.strict = strict
+        self.exact = exact
         self._tokenizer = tokenizer
 
     @classmethod
@@ -214,7 +214,6 @@ class LoadedModel:
             n_ctx = ctx or Hparams(gguf.metadata, gguf.architecture).n_ctx_train
             floats = _all_f32(gguf)
             kv_type = kv_type or ("f32" if floats else "f16")
-            strict = bool(deterministic)
             deterministic = floats if deterministic is None else deterministic
             described = Described(gguf, RunConfig(n_ctx, kv_type, rope_scaling, rope_base), registry)
             n_ctx = min(n_ctx, described.n_positions or n_ctx)
@@ -251,7 +250,7 @@ class LoadedModel:
             n_ctx=n_ctx,
             n_parallel=n_parallel,
             load_ms=load_ms,
-            strict=strict,
+            exact=bool(deterministic),
         )
         if log is not None:
             fields = {"model": model.name, "backend": executor.name, "n_ctx": n_ctx, "kv_type": kv_type}

@@ -5,6 +5,9 @@ sends the text back, it is encoded anew, and from that place on nothing of what 
 is the same text. So the tokens of the latest conversations are remembered, and a prompt that begins with the text of
 one is written in its tokens, up to the last place where both end a token. Bytes that are no text have come to the
 client as U+FFFD, and that is how they are compared.
+
+The text stays the same, but which tokens spell it then depends on what was said before. Where results are promised to
+depend on the request alone (``LoadedModel.exact``: files in float32, and ``deterministic``) nothing is respelled.
 """
 
 from __future__ import annotations

@@ -260,20 +260,19 @@ class Scheduler:
         """Let those at the head of the queue run for whom there is a place, and room for what they have to read."""
         if not self.waiting or len(self.running) >= self.n_parallel:
             return
-        waiting_for_leader: list[Running] = []
-        while self.waiting and len(self.running) < self.n_parallel:
-            one = self.waiting.popleft()
+        at = 0  # those before it wait for their leaders
+        while at < len(self.waiting) and len(self.running) < self.n_parallel:
+            one = self.waiting[at]
             if one.leader is not None and not one.leader.has_read:
-                waiting_for_leader.append(one)
+                at += 1
                 continue
             if not self._begin(one):
-                self.waiting.appendleft(one)
                 break
+            del self.waiting[at]
             insort(self.running, one, key=lambda other: other.serial)
             if not one.t_start:
                 one.t_start = time.perf_counter()
                 self._start(one)
-        self.waiting.extendleft(reversed(waiting_for_leader))
 
     def _begin(self, one: Running) -> bool:
         """Give a request its sequence if there is room for all it has to read; else it has none."""

@@ -114,15 +114,15 @@ class Stepper:
         for i, (work, segment, sampled) in enumerate(
             zip(step.work, step.batch.segments, out.sampled, strict=True)
         ):
-            if segment.prompt:
-                work.n_fed += len(segment.tokens)
-                reuse.read(work)
-            else:
-                work.n_ahead = 0
-            if not segment.n_outputs:
-                continue
             row += segment.n_outputs
             try:
+                if segment.prompt:
+                    work.n_fed += len(segment.tokens)
+                    reuse.read(work)
+                else:
+                    work.n_ahead = 0
+                if not segment.n_outputs:
+                    continue
                 logits = None if out.logits is None else out.logits[row - segment.n_outputs : row]
                 if segment.n_draft:
                     self._take_drafts(work, segment, [sampled, *out.followers.get(i, ())], logits, now)
@@ -130,11 +130,10 @@ class Stepper:
                     self._take_segment(work, sampled, logits, now)
                 if work.skips is not None:
                     self._skip(work, now)
+                if segment.prompt and not work.ended:
+                    reuse.verified(work)
             except Exception as error:
                 self.fail(work, wrapped(work, error), "error")
-                continue
-            if segment.prompt and not work.ended:
-                reuse.verified(work)
 
     def _take_drafts(
         self, work: Running, segment: Segment, drawn: list[int | None], logits: F32 | None, now: float

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fake_model import FakeModel, wait_until
 
 import ggfw
-from ggfw.errors import GenerationError
+from ggfw.engine import Engine
+from ggfw.errors import GenerationCanceled, GenerationError
+from ggfw.request import Request
+from ggfw.sampling import Params
 
 LLAMA = Path(__file__).parent / "data" / "models" / "llama.gguf"
 
@@ -84,3 +89,37 @@ def test_a_constraint_that_raises_ends_its_own_request_only(model: ggfw.Model, w
         model.submit(broken).result(timeout=10)
     assert len(beside.result(timeout=20).token_ids) == 40
     goes_on(model)
+
+
+@pytest.mark.parametrize("where", ["read", "begin", "verified"])
+def test_memory_that_runs_out_between_steps(
+    model: ggfw.Model, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Snapshots and pages are copied there; the engine's thread lives on."""
+
+    def refuse(*_: Any) -> Any:
+        raise MemoryError("no room for a copy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(model.engine.reuse, where, refuse)
+        handles = [model.submit(model.request("a", max_tokens=2)) for _ in range(3)]
+        for handle in handles:
+            with pytest.raises(GenerationError, match="no room for a copy"):
+                handle.result(timeout=10)
+    goes_on(model)
+
+
+def test_a_cancel_between_two_looks_is_not_lost() -> None:
+    """The engine forgets that somebody canceled while that request is still on its way to the scheduler."""
+    fake = FakeModel(endless=True, n_parallel=1, n_ctx=1 << 16)
+    engine = Engine(fake)
+    fake.executor.gate = threading.Event()
+    engine.submit(Request([1, 2], Params(temperature=0), max_tokens=3))
+    wait_until(lambda: bool(fake.executor.batches))
+    late = engine.submit(Request([3, 4], Params(temperature=0)))
+    late.cancel()
+    engine._any_canceled = False
+    fake.executor.gate.set()
+    with pytest.raises(GenerationCanceled):
+        late.result(10)
+    engine.close()

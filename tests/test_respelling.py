@@ -161,6 +161,25 @@ def test_a_long_conversation_by_text(smollm2_path: Path, temperature: float) -> 
         talk(model, 10, 700, temperature=temperature)
 
 
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.mark.parametrize(
+    "file, options, respells",
+    [
+        ("models/llama.gguf", {}, False),  # float32: bit for bit what a fresh process would say
+        ("models/llama.gguf", {"deterministic": False}, True),
+        ("quants/q-llama-small-Q8_0.gguf", {}, True),
+        ("quants/q-llama-small-Q8_0.gguf", {"deterministic": True}, False),
+    ],
+)
+def test_nothing_is_respelled_where_results_depend_on_the_request_alone(
+    file: str, options: dict[str, Any], respells: bool
+) -> None:
+    with ggfw.load(DATA / file, threads=1, ctx=128, **options) as model:
+        assert (model.engine._intake._respelling is not None) == respells
+
+
 @pytest.mark.slow
 def test_asked_for_the_same_bits_a_prompt_is_what_the_tokenizer_says(smollm2_path: Path) -> None:
     with ggfw.load(smollm2_path, ctx=2048, deterministic=True) as model:
