@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,11 +82,7 @@ async def embed(
     n_embd = int(getattr(model.hparams, "n_embd", 0) or 0)
     if dimensions is not None and not 1 <= dimensions <= (n_embd or dimensions):
         raise InvalidRequest(f"dimensions must be between 1 and {n_embd}, but is {dimensions}", "dimensions")
-    most = model.engine.scheduler.n_parallel + model.engine.max_queue
-    if state.embedding.get(id(model), 0) >= most:
-        raise QueueFull(f"{most} requests are embedding already; try again later", 1.0)
-    state.embedding[id(model)] = state.embedding.get(id(model), 0) + 1
-    try:
+    with evaluating(state, model):
         lists = await asyncio.to_thread(_encode, model, inputs)
         if truncate:
             lists = [ids[: model.n_ctx] for ids in lists]
@@ -97,11 +94,26 @@ async def embed(
                 if error.param in _OF_IDS:
                     error.param = f"{param}[{n}]" if len(lists) > 1 else param
                 raise
-    finally:
-        state.embedding[id(model)] -= 1
     n_tokens = sum(map(len, lists))
     state.metrics.embedded(model.name, n_tokens)
     return Embedded(vectors, n_tokens)
+
+
+@contextlib.contextmanager
+def evaluating(state: State, model: Model) -> Iterator[None]:
+    """Count a request among those that evaluate given tokens, which do not wait in the engine's queue.
+
+    Raises:
+        QueueFull: there are too many already.
+    """
+    most = model.engine.scheduler.n_parallel + model.engine.max_queue
+    if state.evaluating.get(id(model), 0) >= most:
+        raise QueueFull(f"{most} requests evaluate given tokens already; try again later", 1.0)
+    state.evaluating[id(model)] = state.evaluating.get(id(model), 0) + 1
+    try:
+        yield
+    finally:
+        state.evaluating[id(model)] -= 1
 
 
 def _encode(model: Model, inputs: Sequence[Input]) -> list[list[int]]:

@@ -9,7 +9,7 @@ import re
 import uuid
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from sanic import Blueprint, Request, Sanic
 from sanic.http import Http
@@ -51,7 +51,7 @@ def install(
         origin = request.headers.get("origin", "")
         if not origin or "*" in allowed or origin.lower() in allowed:
             return True
-        if urlsplit(origin).netloc == request.headers.get("host", ""):
+        if _parts(origin).netloc == request.headers.get("host", ""):
             return True  # our own page
         return origins is None and is_local(origin)
 
@@ -142,9 +142,17 @@ def _key_of(request: Request) -> bytes:
     return key.strip().encode("utf-8", "replace")
 
 
+def _parts(origin: str) -> SplitResult:
+    """The parts of an origin; what is none has none."""
+    try:
+        return urlsplit(origin)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
+
+
 def is_local(origin: str) -> bool:
     """Whether a page of this origin was loaded from this machine (or is a file or an application on it)."""
-    parts = urlsplit(origin)
+    parts = _parts(origin)
     if parts.scheme not in ("http", "https"):
         return parts.scheme in ("app", "tauri", "file", "vscode-webview")
     return _is_loopback(parts.hostname or "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -42,21 +44,22 @@ def legacy_logprobs(
     """The ``logprobs`` object of a completion: parallel lists.
 
     Args:
-        entries: of the answer or of one piece of it.
+        entries: of the answer, of one piece of it, or of a prompt, whose first token has nan: it follows nothing.
         n_top: alternatives per token.
         offset: characters in front of it.
     """
     out: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-    text = bytearray()
+    decoder = codecs.getincrementaldecoder("utf-8")("ignore")
     for entry in entries:
         if entry.part != "text":
             continue
-        out["tokens"].append(_text(tokenizer, entry.id))
-        out["token_logprobs"].append(max(entry.logprob, LOWEST))
+        first = math.isnan(entry.logprob)
         top = {_text(tokenizer, o.id): max(o.logprob, LOWEST) for o in entry.top[:n_top]}
-        out["top_logprobs"].append(top)
-        out["text_offset"].append(offset + len(text.decode("utf-8", "ignore")))
-        text += tokenizer.piece(entry.id)
+        out["tokens"].append(_text(tokenizer, entry.id))
+        out["token_logprobs"].append(None if first else max(entry.logprob, LOWEST))
+        out["top_logprobs"].append(None if first else top)
+        out["text_offset"].append(offset)
+        offset += len(decoder.decode(tokenizer.piece(entry.id)))
     return out
 
 

@@ -40,7 +40,7 @@ class State:
         page: answers browsers at ``/``, if there is a page.
         skills: what conversations may load; as :meth:`ggfw.Model.chat` takes it.
         metrics: counters and histograms.
-        embedding: requests that embed now, by model.
+        evaluating: requests that embed, or score prompts, now, by model.
         under_way: requests that are being answered now.
         ending: whether the server is being stopped.
         started: Unix time.
@@ -56,7 +56,7 @@ class State:
     page: Callable[[Request], Any] | None = None
     skills: Any = None
     metrics: Metrics = field(default_factory=Metrics)
-    embedding: dict[int, int] = field(default_factory=dict)
+    evaluating: dict[int, int] = field(default_factory=dict)
     under_way: int = 0
     ending: bool = False
     started: float = field(default_factory=time.time)

@@ -98,7 +98,7 @@ def test_leaving_ends_embeddings(path: str) -> None:
         sock = served.raw(path, {"model": "fake", "input": [f"text {n}" for n in range(500)]})
         wait_until(lambda: served.fake.executor.n_fed > 20)
         sock.close()
-        wait_until(lambda: not any(served.state.embedding.values()), 2)
+        wait_until(lambda: not any(served.state.evaluating.values()), 2)
         seen = served.fake.executor.n_fed
         assert seen < 500 * 6 / 2
         served.idle()

@@ -162,6 +162,7 @@ def test_keys_and_cors() -> None:
 @pytest.mark.parametrize(
     ("cors", "origin", "allowed"),
     [
+        (None, "http://[::1", False),
         (None, "http://localhost:3000", True),
         (None, "http://127.0.0.1:5173", True),
         (None, "app://obsidian.md", True),

@@ -34,6 +34,7 @@ from ggfw.server.fields import (
 from ggfw.server.figures import openai_usage, prompt_progress, summed, timings, timings_so_far
 from ggfw.server.generation import Generation, own_places, with_system
 from ggfw.server.logprobs import content_logprobs
+from ggfw.server.pool import Lease
 from ggfw.server.streams import COMMENT, DONE, event, send
 from ggfw.server.tool_choice import allowed_tools
 
@@ -274,7 +275,7 @@ def completion(answers: Answers, results: list[Result], id: str) -> dict[str, An
     }
 
 
-def head(answers: Answers, id: str, kind: str) -> dict[str, Any]:
+def head(answers: Answers | Lease, id: str, kind: str) -> dict[str, Any]:
     """What every object of one answer begins with."""
     return {
         "id": id,

@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import Field
 from sanic import Blueprint, Request
 from sanic.response import HTTPResponse, json
 
 from ggfw.chat.deltas import TextDelta
-from ggfw.errors import InvalidRequest
+from ggfw.errors import ContextLengthExceeded, InvalidRequest
 from ggfw.library import Model
 from ggfw.request import new_id
-from ggfw.result import Result
+from ggfw.result import Result, Usage
 from ggfw.sampling import TokenLogprob
 from ggfw.server.answers import Answers, answering, leasing
 from ggfw.server.constrained import ConstraintFields
+from ggfw.server.embedding import evaluating
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.openai_chat import PROGRESS, StreamOptions, head
 from ggfw.server.fields import Integers as Ids
 from ggfw.server.fields import SamplingFields, StreamFields, TextHint, Texts
 from ggfw.server.figures import openai_usage, prompt_progress, summed, timings, timings_so_far
-from ggfw.server.generation import Generation
+from ggfw.server.generation import Generation, first_request
 from ggfw.server.infill import infill_prompt
 from ggfw.server.logprobs import legacy_logprobs
+from ggfw.server.pool import Lease
+from ggfw.server.prompts import prompt_logprobs
+from ggfw.server.state import State, served
 from ggfw.server.streams import COMMENT, DONE, event, send
 
 openai_completions = Blueprint("openai-completions")
 
 #: Prompts one request may have.
 MAX_PROMPTS = 128
+
+#: The ``logprobs`` object of a completion.
+Noted: TypeAlias = dict[str, list[Any]]
 
 
 class CompletionBody(ConstraintFields, StreamFields, SamplingFields):
@@ -51,6 +59,16 @@ class CompletionBody(ConstraintFields, StreamFields, SamplingFields):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     cache_prompt: bool | None = None
     user: TextHint = None
+
+    @property
+    def scored(self) -> bool:
+        """Whether the prompts come back with the log-probabilities of their tokens."""
+        return bool(self.echo) and self.logprobs is not None
+
+    @property
+    def only_echo(self) -> bool:
+        """Whether nothing is to be generated: programs that measure models ask so for what a text is worth."""
+        return bool(self.echo) and self.max_tokens == 0
 
     def prompts(self) -> list[str | Ids]:
         """The prompts, text or token ids.
@@ -83,11 +101,13 @@ class CompletionBody(ConstraintFields, StreamFields, SamplingFields):
                 "leave it out",
                 "best_of",
             )
-        if self.echo and self.logprobs is not None:
-            raise InvalidRequest("echo and logprobs cannot be combined; leave one of them out", "echo")
+        if self.scored and self.suffix:
+            raise InvalidRequest(
+                "suffix cannot be combined with echo and logprobs; leave one of them out", "suffix"
+            )
         options = {
             **self.sampling(),
-            "max_tokens": self.max_tokens,
+            "max_tokens": 1 if self.only_echo else self.max_tokens,
             "stop": self.stop,
             "ignore_eos": self.ignore_eos,
             "logprobs": self.logprobs,
@@ -122,25 +142,91 @@ async def completions(request: Request, body: CompletionBody) -> HTTPResponse | 
     id = new_id("cmpl")
     async with leasing(request, body.model, beat=(lambda: COMMENT) if body.stream else None) as lease:
         wanted = body.generations(lease.model)
+        if body.only_echo:
+            return await _echo(request, body, lease, wanted, id)
         async with answering(
             request, body.model, wanted, id=id, streaming=bool(body.stream), lease=lease
         ) as answers:
             if body.stream:
-                stream = _Stream(answers, body, id)
+                stream = _Stream(request, answers, body, id)
                 await send(request, stream.frames(), beat=stream.beat, every=stream.every)
                 return None
-            return json(_completion(answers, body, await answers.results(), id))
+            results = await answers.results()
+            scores = await _scores(request, body, answers) if body.scored else []
+            return json(_completion(answers, body, results, id, scores))
 
 
-def _completion(answers: Answers, body: CompletionBody, results: list[Result], id: str) -> dict[str, Any]:
+async def _scores(request: Request, body: CompletionBody, answers: Answers) -> list[Noted]:
+    """The ``logprobs`` of each prompt."""
+    ids = [one.prompt for one in answers.requests[:: body.n or 1]]
+    return await _scored(served(request), answers.model, body, ids)
+
+
+async def _scored(state: State, model: Model, body: CompletionBody, prompts: list[list[int]]) -> list[Noted]:
+    out = []
+    with evaluating(state, model):
+        for given, ids in zip(body.prompts(), prompts, strict=True):
+            entries = await prompt_logprobs(model, ids, body.logprobs or 0)
+            if isinstance(given, str) and ids[0] == model.tokenizer.bos_id:
+                entries = entries[1:]  # it was put there, and is no part of the text
+            out.append(legacy_logprobs(model.tokenizer, entries, body.logprobs or 0))
+    return out
+
+
+async def _echo(
+    request: Request, body: CompletionBody, lease: Lease, wanted: list[Generation], id: str
+) -> HTTPResponse | None:
+    """Answer with the prompts alone."""
+    model, state = lease.model, served(request)
+    made = [await asyncio.to_thread(first_request, model, state, one, id) for one in wanted]
+    prompts = [one.prompt for one in made]
+    for ids in prompts:
+        if len(ids) > model.n_ctx:
+            raise ContextLengthExceeded(len(ids), model.n_ctx)
+    scores = await _scored(state, model, body, prompts) if body.logprobs is not None else []
+    n = body.n or 1
+    choices = [
+        {
+            "index": index,
+            "text": text,
+            "logprobs": scores[index // n] if scores else None,
+            "finish_reason": "length",
+        }
+        for index, text in enumerate(text for text in body.echoes(model) for _ in range(n))
+    ]
+    top = head(lease, id, "text_completion")
+    usage = openai_usage(Usage(sum(map(len, prompts)), 0))
+    if not body.stream:
+        return json({**top, "choices": choices, "usage": usage})
+
+    async def frames() -> AsyncIterator[str]:
+        for choice in choices:
+            yield event({**top, "choices": [choice]})
+        if body.stream_options and body.stream_options.include_usage:
+            yield event({**top, "choices": [], "usage": usage})
+        yield DONE
+
+    await send(request, frames())
+    return None
+
+
+def _joined(first: Noted, second: Noted) -> Noted:
+    return {name: [*first[name], *second[name]] for name in first}
+
+
+def _completion(
+    answers: Answers, body: CompletionBody, results: list[Result], id: str, scores: list[Noted]
+) -> dict[str, Any]:
     n = body.n or 1
     echoes = body.echoes(answers.model)
     choices = []
     for index, result in enumerate(results):
         noted = None
+        echo = echoes[index // n]
         if result.logprobs is not None:
-            noted = legacy_logprobs(answers.model.tokenizer, result.logprobs, body.logprobs or 0)
-        text = echoes[index // n] + result.text
+            noted = legacy_logprobs(answers.model.tokenizer, result.logprobs, body.logprobs or 0, len(echo))
+            noted = _joined(scores[index // n], noted) if scores else noted
+        text = echo + result.text
         choices.append(
             {"index": index, "text": text, "logprobs": noted, "finish_reason": result.finish_reason}
         )
@@ -155,8 +241,8 @@ def _completion(answers: Answers, body: CompletionBody, results: list[Result], i
 class _Stream:
     """Pieces of text, a chunk with the finish reason per choice, perhaps usage, end mark."""
 
-    def __init__(self, answers: Answers, body: CompletionBody, id: str) -> None:
-        self.answers, self.body = answers, body
+    def __init__(self, request: Request, answers: Answers, body: CompletionBody, id: str) -> None:
+        self.request, self.answers, self.body = request, answers, body
         self.every = PROGRESS if body.return_progress else None
         self.head = head(answers, id, "text_completion")
         self._offset = [0] * answers.n
@@ -176,7 +262,14 @@ class _Stream:
 
     async def frames(self) -> AsyncIterator[str]:
         echoes, n = self.body.echoes(self.answers.model), self.body.n or 1
-        yield "".join(self.chunk(index, echoes[index // n]) for index in range(self.answers.n))
+        scores: list[Any] = [None] * len(echoes)
+        if self.body.scored:
+            yield COMMENT  # from now on the stream shows that it is alive
+            scores = await _scores(self.request, self.body, self.answers)
+            self._offset = [len(echoes[index // n]) for index in range(self.answers.n)]
+        yield "".join(
+            self.chunk(index, echoes[index // n], noted=scores[index // n]) for index in range(self.answers.n)
+        )
         results: dict[int, Result] = {}
         async for index, item in self.answers.pieces():
             if isinstance(item, Result):

@@ -26,6 +26,8 @@ async def models(request: Request) -> HTTPResponse:
 @endpoint(openai_models, "GET", "/v1/models/<name:path>", family="openai")
 async def model(request: Request, name: str) -> HTTPResponse:
     """Describe one model; ids may contain ``/`` and ``:``."""
+    if not name:  # the list, with a stroke behind it
+        return await models(request)
     return json(model_row(await served(request).pool.known(unquote(name))))
 
 
