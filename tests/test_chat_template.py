@@ -353,6 +353,26 @@ def test_templates_that_python_refuses_cannot_be_compiled(source: str) -> None:
         render(source)
 
 
+@pytest.mark.parametrize("given", ["reasoning_content", "reasoning", "thinking"])
+@pytest.mark.parametrize("read", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_reaches_templates_under_every_name(given: str, read: str) -> None:
+    messages = [user("a"), {"role": "assistant", "content": "b", given: "hm"}, user("c")]
+    source = f"{{% for m in messages %}}[{{{{ m.{read} }}}}|{{{{ m.content }}}}]{{% endfor %}}"
+    assert render(source, messages).text == "[|a][hm|b][|c]"
+
+
+def test_text_joins_the_reasoning_where_a_template_refuses_both() -> None:
+    source = (
+        "{% for m in messages %}{% if m.tool_calls %}"
+        "{% if m.content and m.thinking %}{{ raise_exception('not both') }}{% endif %}"
+        "<{{ m.thinking or m.content }}>{{ m.tool_calls[0].function.arguments|tojson }}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    call = {"name": "f", "arguments": {"a": 1}}
+    messages = [user("q"), assistant("Let me see.", tool_calls=[call], reasoning="hm"), tool("r")]
+    assert render(source, messages).text == 'q<hm\n\nLet me see.>{"a": 1}r'
+
+
 def test_messages_repeat_little_of_what_a_template_says() -> None:
     for source in ("{{ raise_exception('a' * 1000000) }}", "{{ {}['a' * 1000000].b }}"):
         with pytest.raises(TemplateError) as caught:

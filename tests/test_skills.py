@@ -248,3 +248,24 @@ def test_a_real_model_with_a_forced_call(smollm2_path: Path) -> None:
         )
         assert "Volga" in result.text and not result.tool_calls
         assert result.usage.prompt_tokens > 300 and result.usage.cached_tokens > 0
+
+
+def test_odd_names_and_escapes_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path is shown on one line; half a character is left as it was written; one closed folder closes no other."""
+    (tmp_path / "a\n\x1b[31m.md").write_text("nothing")
+    (tmp_path / "b.md").write_text('---\nname: b\ndescription: "x\\ud800"\n---\nDo it.')
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "SKILL.md").write_text("---\ndescription: d\n---\nDo it.")
+    listed = Path.iterdir
+
+    def iterdir(folder: Path) -> Any:
+        if folder.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    found = ggfw.load_skills(tmp_path, plugins=False)
+    assert {name: s.description for name, s in found.items()} == {"b": "x\\ud800", "open": "d"}
+    assert len(found.warnings) == 2 and all(w.isprintable() for w in found.warnings)
+    assert "closed cannot be listed: Permission denied" in found.warnings[0]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ggfw.chat.messages import Message
+from ggfw.chat.messages import REASONING, Message
 
 #: Renders a conversation with variables; None where the template refuses or fails.
 Probe = Callable[..., "str | None"]
@@ -159,8 +159,16 @@ class Capabilities:
     def reasoning_history(self) -> bool:
         """Whether the reasoning of a turn in which tools were called goes back to the model with their results."""
         word = "because-3e9"
-        message = {**self._calls(1), "reasoning_content": word, "thinking": word, "reasoning": word}
+        message = {**self._calls(1), **dict.fromkeys(REASONING, word)}
         return word in self._ask([_HI, message, _result(0, "ok")], tools=[_tool("probe_0")])
+
+    @cached_property
+    def text_beside_reasoning(self) -> bool:
+        """Whether a turn in which tools were called may have both text and reasoning; some templates refuse that."""
+        message = {**self._calls(1), "content": "so"}
+        tools = [_tool("probe_0")]
+        both = self._ask([_HI, {**message, **dict.fromkeys(REASONING, "hm")}, _result(0, "ok")], tools=tools)
+        return bool(both) or not self._ask([_HI, message, _result(0, "ok")], tools=tools)
 
     def to_dict(self) -> dict[str, Any]:
         """All of them, for display; probes what has not been asked yet."""

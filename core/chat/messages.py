@@ -20,6 +20,9 @@ ROLES = {
     "ipython": "tool",
 }
 
+#: Names under which callers give the reasoning of a turn, and templates look for it.
+REASONING = ("reasoning_content", "reasoning", "thinking")
+
 #: Several text parts of one message are joined by this.
 PART_SEPARATOR = "\n"
 
@@ -70,7 +73,7 @@ def tool(content: str, *, call_id: str = "", name: str = "") -> Message:
 def normalise(messages: Any) -> list[Message]:
     """Check messages and bring them into one form: known roles, content as one string, arguments as mappings.
 
-    Text parts are joined by a line break. Arguments that are a string are parsed; one that is not JSON is left as it
+    The reasoning of an assistant's turn gets all the names of :data:`REASONING`. Text parts are joined by a line break. Arguments that are a string are parsed; one that is not JSON is left as it
     is. The input is not changed.
 
     Raises:
@@ -109,6 +112,9 @@ def _message(message: Any, where: str) -> Message:
         ]
     else:
         out.pop("tool_calls", None)  # templates ask "is defined": an empty list would count as calls
+    if role == "assistant":
+        reasoning = next((out[k] for k in REASONING if out.get(k)), None)
+        out |= dict.fromkeys(REASONING, reasoning) if isinstance(reasoning, str) else {}
     if message.get("content") is None and role != "assistant":
         raise InvalidRequest(f"{where} has no content", param=f"{where}.content")
     return out

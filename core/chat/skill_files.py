@@ -43,15 +43,17 @@ def read_folder(folder: str | Path) -> tuple[list[Skill], list[str]]:
     root = Path(folder).expanduser()
     if not root.is_dir():
         raise InvalidRequest(f"{folder} is no folder; a folder of skills was expected", "skills")
+    warnings: list[str] = []
     try:
-        files, deeper = _skill_files(root), _too_deep(root)
+        files, deeper = _skill_files(root, warnings), _too_deep(root)
     except OSError as error:
         raise InvalidRequest(f"the folder {folder} cannot be listed: {error.strerror}", "skills") from None
     if len(files) > MAX_FILES:
         raise InvalidRequest(f"{folder} has {len(files)} skill files; at most {MAX_FILES} are read", "skills")
     skills: dict[str, Skill] = {}
-    warnings = [
-        f"{path} is not read: skills lie in the folder itself or one folder deep; give {path.parent.parent} as a folder"
+    warnings += [
+        f"{_shown(path)} is not read: skills lie in the folder itself or one folder deep; give "
+        f"{_shown(path.parent.parent)} as a folder"
         for path in deeper
     ]
     for path in files:
@@ -60,10 +62,23 @@ def read_folder(folder: str | Path) -> tuple[list[Skill], list[str]]:
             if skill.name in skills:
                 raise Unusable(f"another file has the name {skill.name!r} already")
         except Unusable as why:
-            warnings.append(f"{path} is not a skill: {why}")
+            warnings.append(f"{_shown(path)} is not a skill: {why}")
         else:
             skills[skill.name] = skill
     return sorted(skills.values(), key=lambda skill: skill.name), warnings
+
+
+def _shown(path: Path) -> str:
+    """A path on one line and without codes for terminals, whatever stands in it."""
+    return str(path) if str(path).isprintable() else ascii(str(path))
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What stands in a folder; nothing where it may not be listed."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
 
 
 def _too_deep(root: Path) -> list[Path]:
@@ -72,7 +87,7 @@ def _too_deep(root: Path) -> list[Path]:
     for entry in sorted(root.iterdir()):
         if entry.name.startswith(".") or not entry.is_dir() or entry.is_symlink():
             continue
-        for inner in sorted(entry.iterdir()):
+        for inner in _entries(entry):
             if inner.name.startswith(".") or not inner.is_dir() or inner.is_symlink():
                 continue
             for folder, folders, files in os.walk(inner):
@@ -83,13 +98,16 @@ def _too_deep(root: Path) -> list[Path]:
     return found
 
 
-def _skill_files(root: Path) -> list[Path]:
+def _skill_files(root: Path, warnings: list[str]) -> list[Path]:
     found: list[Path] = []
     for entry in sorted(root.iterdir()):
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
-            found += (inner for inner in sorted(entry.iterdir()) if inner.name.lower() == "skill.md")
+            try:
+                found += (inner for inner in sorted(entry.iterdir()) if inner.name.lower() == "skill.md")
+            except OSError as error:
+                warnings.append(f"{_shown(entry)} cannot be listed: {error.strerror}")
         elif entry.suffix.lower() == ".md":
             found.append(entry)
     return found
@@ -196,9 +214,11 @@ def _value(first: str, more: list[str]) -> str:
 def _unquoted(value: str) -> str:
     if len(value) > 1 and value[0] == value[-1] == '"':
         try:
-            return str(json.loads(value))
-        except ValueError:
+            text = str(json.loads(value))
+            text.encode()
+        except ValueError:  # also where an escape leaves half a character
             return value[1:-1]
+        return text
     if len(value) > 1 and value[0] == value[-1] == "'":
         return value[1:-1].replace("''", "'")
     return value

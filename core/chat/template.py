@@ -16,7 +16,7 @@ from jinja2 import Template
 from ggfw.chat import builtin
 from ggfw.chat.capabilities import Capabilities, typed
 from ggfw.chat.limits import MAX_SECONDS, LimitExceeded, limited
-from ggfw.chat.messages import Message, calls_as_text, normalise
+from ggfw.chat.messages import REASONING, Message, calls_as_text, normalise
 from ggfw.chat.metering import given_size
 from ggfw.chat.sandbox import ChatEnvironment, Refusal
 from ggfw.chat.tracked import Tracked, join, plain, spans, track
@@ -199,6 +199,14 @@ class ChatTemplate:
             return message
         if not self.capabilities.mapping_arguments:
             message = _string_arguments(message)
+        if (
+            message["content"]
+            and "thinking" in message
+            and isinstance(message["content"], str)
+            and not self.capabilities.text_beside_reasoning
+        ):
+            reasoning = f"{message['thinking']}\n\n{message['content']}"
+            message = {**message, "content": "", **dict.fromkeys(REASONING, reasoning)}
         if self.capabilities.null_content and not message["content"]:
             message = {**message, "content": None}
         return message
