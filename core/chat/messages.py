@@ -73,8 +73,8 @@ def tool(content: str, *, call_id: str = "", name: str = "") -> Message:
 def normalise(messages: Any) -> list[Message]:
     """Check messages and bring them into one form: known roles, content as one string, arguments as mappings.
 
-    The reasoning of an assistant's turn gets all the names of :data:`REASONING`. Text parts are joined by a line break. Arguments that are a string are parsed; one that is not JSON is left as it
-    is. The input is not changed.
+    The reasoning of an assistant's turn gets all the names of :data:`REASONING`. Text parts are joined by a line break.
+    Arguments that are a string are parsed; one that is not JSON is left as it is. The input is not changed.
 
     Raises:
         InvalidRequest: not a non-empty list of messages, an unknown role, content that is not text.
