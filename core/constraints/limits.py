@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
+from ggfw.constraints.endless import is_endless
 from ggfw.errors import InvalidRequest
 
 #: References and subschemas within each other.
@@ -71,7 +72,7 @@ def depth(start: Hashable, children: Callable[[Any], Iterable[Hashable]], limit:
 
 
 def check_schema(schema: Any, param: str) -> None:
-    """Check size and depth of a schema: nesting, and chains of ``$ref``.
+    """Check size and depth of a schema: nesting, and chains of ``$ref``; and that it does not demand itself.
 
     Raises:
         InvalidRequest: the message names the bound, or the keyword whose effect on references is not followed here.
@@ -97,6 +98,12 @@ def check_schema(schema: Any, param: str) -> None:
     if depth(id(schema), children, 2 * MAX_DEPTH) > 2 * MAX_DEPTH:
         raise InvalidRequest(
             f"the JSON schema's references are more than {MAX_DEPTH} deep; flatten the chain of $ref", param
+        )
+    if isinstance(schema, Mapping) and is_endless(schema, lambda name: resolve(schema, name, anchors)):
+        raise InvalidRequest(
+            "the JSON schema accepts no text: what it requires leads back to itself, so that every answer would go on "
+            "for ever; make something on the way optional, or let it be null",
+            param,
         )
 
 

@@ -30,7 +30,7 @@ _ITEMS = re.compile(r"row has \d+ items; max is (\d+)")
 def in_words(error: str) -> str:
     """An error of llguidance that names its own parts, said in words; others as they are."""
     if "NoExtensionBias" in error:
-        return "its references lead back to themselves, so that no text ever satisfies it"
+        return "what it demands is impossible, or its references lead back to themselves"
     items = _ITEMS.search(error)
     if items:
         most = items[1]

@@ -27,7 +27,11 @@ def cleaned(rules: Rules, param: str) -> Rules:
     _refuse_left_recursion(rules, param)
     finite = _finite(rules)
     if ROOT not in finite:
-        raise InvalidRequest("the GBNF grammar accepts no text: every rule of 'root' goes on for ever", param)
+        raise InvalidRequest(
+            "the GBNF grammar accepts no text: every rule of 'root' goes on for ever, or asks for a character of "
+            "an empty class",
+            param,
+        )
     rules = {name: _pruned(rules[name], finite) for name in rules if name in finite}
     aliases = _aliases(rules)
     rules = _reachable({name: _renamed(node, aliases) for name, node in rules.items()}, param)
