@@ -82,7 +82,6 @@ def describe(
     path = Path(path)
     root = root or path.parent
     parts = split_name(path.name)
-    status = path.stat()
     stem = parts[0] if parts is not None and parts[2] > 1 else path.name[: -len(path.suffix)]
     relative = path.parent.relative_to(root) if path.is_relative_to(root) else path.parent
     facts: dict[str, Any] = {
@@ -90,8 +89,13 @@ def describe(
         "repository": path.parent.name,
         "file": path.name,
         "path": path,
-        "size_bytes": status.st_size,
+        "size_bytes": 0,
     }
+    try:
+        status = path.stat()
+    except OSError as error:  # a link to nothing or to itself, or gone since the folder was read
+        return ModelEntry(**facts, state="broken", reason=f"{path}: {error.strerror}")
+    facts["size_bytes"] = status.st_size
     # Of a set the other shards may change while the first stays as it is.
     alone = parts is None or parts[2] < 2
     key = (str(path), status.st_size, status.st_mtime_ns, status.st_ino)
@@ -149,7 +153,7 @@ def discover_models(
         for path in sorted(
             _files(folder), key=os.path.islink
         ):  # the file's own name beats that of a link to it
-            real = path.resolve()
+            real = Path(os.path.realpath(path))  # resolve() fails on a link to itself
             if real in seen:
                 continue
             seen.add(real)
@@ -195,7 +199,7 @@ def select_model(
     """The one model that ``reference`` means.
 
     An existing file wins. An existing folder, or None, means the only model in it. Otherwise, without regard to case,
-    an exact id, repository, file, name or path beats a part of one.
+    an exact id or path beats an exact repository, file or name, and that beats a part of one.
 
     Args:
         reference: what the user wrote.
@@ -216,7 +220,8 @@ def select_model(
     if reference is None:
         return _usable(entries, "", "no model found; name one, or fetch one with `ggfw pull`")
     wanted = os.fspath(reference).lower()
-    exact = [e for e in entries if wanted in _names(e)]
+    exact = [e for e in entries if wanted in (e.id.lower(), str(e.path).lower())]
+    exact = exact or [e for e in entries if wanted in _names(e)]
     # Parts of the folders above are no names: they would fit everything in them.
     partial = [e for e in entries if any(wanted in name.lower() for name in (e.id, e.file, e.name))]
     import difflib  # here, because only mistakes need it
@@ -235,9 +240,9 @@ def _entries(folders: Folders | Sequence[ModelEntry], registry: Registry | None)
 
 
 def _names(entry: ModelEntry) -> set[str]:
-    """Everything an entry can be called by, in lower case."""
+    """What an entry can be called by besides its id and path, in lower case."""
     stem = entry.id.rsplit("/", 1)[-1]
-    given = (entry.id, entry.repository, entry.file, stem, entry.name, str(entry.path))
+    given = (entry.repository, entry.file, stem, entry.name)
     return {name.lower() for name in given if name}
 
 
@@ -246,7 +251,9 @@ def _usable(entries: list[ModelEntry], reference: str, nothing: str = "") -> Mod
     if len(good) == 1:
         return good[0]
     if good:
-        named = ", ".join(e.id for e in good[:MAX_NAMED]) + (", …" if len(good) > MAX_NAMED else "")
+        ids = [e.id for e in good]  # folders may hold files of one name: then only the path tells them apart
+        names = [e.id if ids.count(e.id) == 1 else str(e.path) for e in good]
+        named = ", ".join(names[:MAX_NAMED]) + (", …" if len(good) > MAX_NAMED else "")
         what = f"{reference!r} fits" if reference else "there are"
         raise AmbiguousModel(f"{what} {len(good)} models: {named}; name one of them")
     if entries:

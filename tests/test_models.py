@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,21 @@ def test_ambiguity_names_the_candidates(folder: Path) -> None:
         select_model(None, folder)
 
 
+def test_every_candidate_that_is_named_can_be_meant(tmp_path: Path) -> None:
+    """Copies of a file in folders below, and files of one name in two folders."""
+    for place in ("m.gguf", "sub/m.gguf", "sub/deep/m.gguf", "other/n.gguf"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path / place)
+    assert select_model("m", tmp_path).id == "m"
+    assert select_model("SUB/m", tmp_path).id == "sub/m"
+    folders = [tmp_path / "sub", tmp_path / "sub" / "deep"]
+    with pytest.raises(ggfw.AmbiguousModel, match="name one of them") as failed:
+        select_model("m.gguf", folders)
+    named = str(failed.value).split(": ", 1)[1].split(";")[0].split(", ")
+    assert len(set(named)) == len(named) >= 2
+    assert [select_model(name, folders).state for name in named] == ["ok"] * len(named)
+
+
 def test_nothing_fits(folder: Path) -> None:
     with pytest.raises(ggfw.ModelNotFound, match="did you mean.*beta-large"):
         select_model("beta-lrge", folder)
@@ -99,6 +115,22 @@ def test_an_existing_file_or_folder_wins(folder: Path, tmp_path_factory: pytest.
     assert select_model(str(elsewhere.parent)).path == elsewhere
     with pytest.raises(ggfw.UnsupportedError, match="broken"):
         select_model(folder / "broken.gguf")
+
+
+def test_what_cannot_be_read_costs_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path / "good.gguf")
+    (tmp_path / "dangling.gguf").symlink_to("nothing.gguf")
+    (tmp_path / "loop.gguf").symlink_to("loop.gguf")
+    os.mkfifo(tmp_path / "pipe.gguf")
+    entries = {e.id: e for e in discover_models(tmp_path)}
+    assert {i: e.state for i, e in entries.items()} == {
+        "good": "ok",
+        "dangling": "broken",
+        "loop": "broken",
+        "pipe": "broken",
+    }
+    assert "dangling.gguf" in entries["dangling"].reason
+    assert select_model(tmp_path).id == "good"
 
 
 def test_sets_of_shards_are_listed_once(tmp_path: Path) -> None:
