@@ -10,15 +10,18 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_model import wait_until
+from fake_model import FakeModel, wait_until
 from live_server import LiveServer
 from test_engine_equality import back_to_zero, jobs, small
 from test_engine_failures import Broken
 
 import ggfw
-from ggfw.errors import GenerationError, QueueFull
+from ggfw.engine import Engine
+from ggfw.errors import DeadlineExceeded, GenerationError, QueueFull
 from ggfw.handle import Handle
 from ggfw.library import Model
+from ggfw.request import Request
+from ggfw.sampling import Params
 from ggfw.server import create_app
 
 
@@ -131,3 +134,17 @@ def test_nothing_is_held_after_any_mix_of_ends(name: str) -> None:
             other.generate([5, 6, 7], max_tokens=20, temperature=0, ignore_eos=True).token_ids
             == fresh.token_ids
         )
+
+
+def test_each_of_several_deadlines_is_kept() -> None:
+    """Also the later ones, of requests that run and of those that wait."""
+    model = FakeModel(endless=True, n_parallel=2, n_ctx=1 << 16)
+    model.executor.delay = 0.002
+    engine = Engine(model)
+    times = (0.3, 0.1, 0.2, 0.15)
+    handles = [engine.submit(Request([1, i], Params(temperature=0), timeout=t)) for i, t in enumerate(times)]
+    for handle in handles:
+        with pytest.raises(DeadlineExceeded):
+            handle.result(5)
+    assert engine.metrics().failed == len(times)
+    engine.close()

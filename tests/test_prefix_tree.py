@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ggfw.cache import GIVEN_BACK, PAGE_SIZE, Cache, OutOfPages, PoolSpec, Sequence
 from ggfw.cache.prefix import Node, PrefixTree
+from ggfw.cache.snapshots import Snapshots
 from ggfw.execute.cache_memory import NumpyCacheMemory
 
 N_PAGES = 24
@@ -242,3 +243,15 @@ def test_a_gap_in_a_window_sends_the_hit_back_to_where_nobody_sees_it() -> None:
         4,
         0,
     ]
+
+
+def test_the_snapshot_that_was_used_least_recently_goes_first() -> None:
+    snapshots = Snapshots()
+    nodes = [Node(None, (i,), 0) for i in range(3)]
+    for i, node in enumerate(nodes):
+        snapshots.add(node, 1, np.full(4, i, np.uint8))
+    assert snapshots.get(nodes[0], 1)[0] == 0  # used
+    snapshots.add(nodes[1], 1, np.full(4, 9, np.uint8))  # taken again, which is a use, too
+    assert snapshots.get(nodes[1], 1)[0] == 1, "what is there already is as good"
+    assert [snapshots.drop_oldest() for _ in range(3)] == [nodes[2], nodes[0], nodes[1]]
+    assert snapshots.n_bytes == len(snapshots) == 0 and not any(node.offsets for node in nodes)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from fake_model import FakeModel, wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import write_llama
@@ -21,6 +22,7 @@ from ggfw.execute.batch import Batch, Segment
 from ggfw.graph import custom
 from ggfw.library import Model
 from ggfw.model import LoadedModel
+from ggfw.request import Request
 from ggfw.result import Result
 from ggfw.sampling import Params, SamplerSetup
 from ggfw.speculation import MODES, Speculator
@@ -478,3 +480,34 @@ def test_copying_is_faster_and_other_text_no_slower(smollm2_path: Path) -> None:
     print({name: round(row["ratio"], 3) for name, row in rows.items()})
     assert rows["copy and edit"]["ratio"] >= 1.5
     assert rows["random tokens"]["ratio"] >= 0.97
+
+
+class Watcher:
+    """In place of a speculator: guesses nothing, and notes whether prompts were being read when it was asked."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.beside_prompts: list[bool] = []
+
+    def propose(self, decoding: list[Any]) -> list[list[int]]:
+        self.beside_prompts.append(any(not one.decoding for one in self.engine.scheduler.running))
+        return [[] for _ in decoding]
+
+    def note(self, n_rows: int, seconds: float) -> None:
+        """Nothing is learned."""
+
+
+def test_nothing_is_guessed_while_prompts_are_read() -> None:
+    """There, a row of a guess takes a row of a prompt's time, and the budget is full."""
+    model = FakeModel(endless=True, n_ctx=1024, n_parallel=2, max_rows=16)
+    engine = Engine(model)
+    watcher = Watcher(engine)
+    engine.scheduler.speculator = watcher  # type: ignore[assignment]
+    long = engine.submit(Request([1, 2], Params(temperature=0), max_tokens=400))
+    wait_until(lambda: len(watcher.beside_prompts) > 2)
+    engine.submit(Request([3] * 600, Params(temperature=0), max_tokens=2)).result(20)
+    together = [batch for batch in model.executor.batches if len(batch) == 2]
+    assert len(together) > 20, "the prompt was read in chunks beside the other request"
+    long.result(20)
+    engine.close()
+    assert not any(watcher.beside_prompts)
