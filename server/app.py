@@ -26,6 +26,8 @@ RESPONSE_TIMEOUT = 24 * 3600
 REQUEST_TIMEOUT = 120
 #: Seconds that running answers get to finish when the server is stopped.
 GRACE = 30.0
+#: Seconds that answers get to come to their end once their connections have been closed.
+SETTLE = 1.0
 #: Seconds between two looks at which models may be unloaded.
 EXPIRY = 5.0
 #: Bytes a body may have: more text than a context of half a million tokens takes, and little enough that none costs
@@ -149,6 +151,14 @@ def _watch(app: Sanic) -> None:
             await asyncio.sleep(0.02)
         # What is left is for connections to send what they have.
         app.config.GRACEFUL_SHUTDOWN_TIMEOUT = max(0.5, end - time.monotonic())
+
+    @app.after_server_stop
+    async def _ended(app: Sanic) -> None:
+        # Answers that were cut off come to their end before the loop is closed, which would complain of each.
+        end = time.monotonic() + SETTLE
+        while state.under_way and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
 
 
 def mount(
