@@ -33,6 +33,14 @@ from __future__ import annotations
 from typing import Any
 
 
+def brief(value: object, most: int = 80) -> str:
+    """``repr`` of a value for a message; of what a file may make as long as it likes, only the beginning."""
+    if isinstance(value, str | bytes) and len(value) > most:
+        return f"{value[:most]!r}... ({len(value)} long)"
+    text = repr(value)
+    return text if len(text) <= 2 * most else text[:most] + "..."
+
+
 class GgfwError(Exception):
     """Base of all errors that ggfw raises on purpose."""
 

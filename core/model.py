@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ggfw.cache import PAGE_SIZE, Cache
 from ggfw.descriptors import resolve
-from ggfw.errors import GgfwError, GraphError, InvalidRequest, ModelFileError, PluginError
+from ggfw.errors import GgfwError, GraphError, InvalidRequest, ModelFileError, PluginError, brief
 from ggfw.gguf import GGUF
 from ggfw.graph.architecture import Architecture, RunConfig
 from ggfw.graph.builder import Graph
@@ -81,7 +81,7 @@ class Described:
             key = self.hparams.last_key
             raise GraphError(
                 f"architecture {spec.name} failed on this file ({type(exc).__name__}: {exc}) after reading "
-                f"{key} = {gguf.get(key)!r}; the file or the plugin is wrong"
+                f"{key} = {brief(gguf.get(key))}; the file or the plugin is wrong"
             ) from exc
         if self.graph.hidden is None:
             raise GraphError(
@@ -113,6 +113,7 @@ class LoadedModel:
         n_vocab: width of the logits, 0 for models without.
         load_ms: time from opening the file to being ready (the tokenizer may still be under way).
         exact: whether results depend on the request alone, bit for bit, not on company or what was asked before.
+        activations: what products of quantised weights take their activations in; None: the default.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class LoadedModel:
         n_parallel: int,
         load_ms: float,
         exact: bool = False,
+        activations: str | None = None,
     ) -> None:
         self.gguf = described.gguf
         self.run = described.run
@@ -140,6 +142,7 @@ class LoadedModel:
         self.n_vocab = executor.n_vocab
         self.load_ms = load_ms
         self.exact = exact
+        self.activations = activations
         self._tokenizer = tokenizer
 
     @classmethod
@@ -251,6 +254,7 @@ class LoadedModel:
             n_parallel=n_parallel,
             load_ms=load_ms,
             exact=bool(deterministic),
+            activations=activations,
         )
         if log is not None:
             fields = {"model": model.name, "backend": executor.name, "n_ctx": n_ctx, "kv_type": kv_type}

@@ -26,7 +26,14 @@ from ggfw.descriptors import (
     resolve,
 )
 from ggfw.discovery import Found, Offer, Row, Switches, describe, discover
-from ggfw.errors import BackendError, PluginError, UnknownArchitecture, UnknownQuantFormat, UnsupportedError
+from ggfw.errors import (
+    BackendError,
+    PluginError,
+    UnknownArchitecture,
+    UnknownQuantFormat,
+    UnsupportedError,
+    brief,
+)
 
 __all__ = ["Registry", "Row", "default_registry"]
 
@@ -167,7 +174,7 @@ class Registry:
         return best
 
     def _unknown_architecture(self, label: Any) -> str:
-        what = "the file names no architecture" if label is None else f"unknown architecture {label!r}"
+        what = "the file names no architecture" if label is None else f"unknown architecture {brief(label)}"
         known = ", ".join(self.architectures) or "none"
         message = f"{what}; installed: {known}; a plugin can add it (docs/plugins.md shows how)"
         broken = [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gguf.constants import GGML_QUANT_SIZES, LlamaFileType
 
-from ggfw.gguf import GGML_TYPES, GGUF, analyze, gguf_bytes
+from ggfw.gguf import GGML_TYPES, GGUF, analyze, gguf_bytes, values
 
 BASE: dict[str, Any] = {
     "general.architecture": "toy",
@@ -90,6 +90,23 @@ def test_file_without_geometry() -> None:
 def test_odd_value_types_are_no_crash() -> None:
     a = model(toy__block_count="four", toy__context_length=8192.0, toy__attention__head_count_kv=[1, 2])
     assert a.n_layer is None and a.n_ctx_train == 8192 and a.kv_full is None
+
+
+@pytest.mark.parametrize("value", [2**32 - 1, values.U64(2**64 - 1), values.F64(1e308), values.I32(-1)])
+def test_impossible_layer_counts_cost_nothing(value: Any) -> None:
+    a = model(toy__block_count=value)
+    assert a.kv_full is None and a.kv_4k is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["four", ["a", "b"], [[1], [2]], [], values.F32(float("nan")), values.F32(-0.5), True, [1.5, 2.5]],
+)
+@pytest.mark.parametrize("key", ["head_count", "head_count_kv", "key_length", "sliding_window_pattern"])
+def test_odd_values_of_per_layer_keys_are_no_crash(key: str, value: Any) -> None:
+    a = model(**{f"toy__attention__{key}": value, "toy__attention__sliding_window": 16})
+    a.to_dict()
+    assert a.kv_full is None or a.kv_full.f32 >= 0
 
 
 def test_open_model_stays_open() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 import tracemalloc
@@ -312,3 +313,32 @@ def test_large_vocabulary_opens_at_once(tmp_path: Path) -> None:
     assert min(took) < 0.1  # a plain loop in Python needs about 0.05 s on a fast machine, this about 0.01 s
     assert gguf.metadata["tokenizer.ggml.tokens"][262_143] == tokens[-1]
     assert gguf.metadata["tokenizer.ggml.tokens"].strings() == tokens
+
+
+@pytest.mark.parametrize("item", ["", "\0" * 9])
+def test_strings_of_zeros_take_no_longer_than_a_plain_walk(item: str) -> None:
+    data = gguf_bytes({"general.architecture": "x", "strings": [item] * 200_000})
+    begin = time.perf_counter()
+    for _ in range(200_000):
+        struct.unpack_from("<Q", data, 40)
+    walk = time.perf_counter() - begin
+    begin = time.perf_counter()
+    assert len(GGUF.open(data).metadata["strings"]) == 200_000
+    assert time.perf_counter() - begin < 8 * walk + 0.05
+
+
+def test_what_is_no_plain_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.gguf")
+    with pytest.raises(GGUFError, match="not a file"):
+        GGUF.open(tmp_path / "m.gguf")
+    (tmp_path / "loop.gguf").symlink_to("loop.gguf")
+    with pytest.raises(GGUFError, match="loop.gguf"):
+        GGUF.open(tmp_path / "loop.gguf")
+
+
+def test_messages_do_not_repeat_endless_names() -> None:
+    long = "n" * 100_000
+    data = gguf_bytes({"general.architecture": "x", long: 1, long + "2": 1})
+    assert len(refused(data.replace(long.encode() + b"2", long.encode() + b"\xff"), "UTF-8")) < 400
+    head = struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q", len(long)) + long.encode()
+    assert len(refused(head + struct.pack("<I", 99), "not a GGUF value type")) < 400

@@ -13,6 +13,7 @@ from ggfw.gguf.tensors import TensorInfo
 from ggfw.gguf.types import FILE_TYPES
 
 SHORT_CONTEXT = 4096
+MAX_LAYERS = 2**16 - 1  # far above any model's; a damaged count must not cost lists of that length
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,8 @@ def _analyze(gguf: GGUF) -> Analysis:
     types = _types(tensors)
     n_layer = _number(gguf.arch_get("block_count"))
     n_embd = _number(gguf.arch_get("embedding_length"))
-    n_head = _plain(gguf.arch_get("attention.head_count"))
-    n_head_kv = _plain(gguf.arch_get("attention.head_count_kv"))
+    n_head = _counts(gguf.arch_get("attention.head_count"))
+    n_head_kv = _counts(gguf.arch_get("attention.head_count_kv"))
     if n_head_kv is None:
         n_head_kv = n_head
     head_dim = None
@@ -144,7 +145,7 @@ def _analyze(gguf: GGUF) -> Analysis:
         quantization=_quantization(gguf, types),
         n_layer=n_layer,
         n_embd=n_embd,
-        n_ff=_plain(gguf.arch_get("feed_forward_length")),
+        n_ff=_counts(gguf.arch_get("feed_forward_length")),
         n_head=n_head,
         n_head_kv=n_head_kv,
         head_dim_k=head_dim_k,
@@ -196,7 +197,7 @@ def _rope(gguf: GGUF) -> dict[str, Any]:
 def _windowed_layers(gguf: GGUF, n_layer: int | None) -> list[bool] | None:
     """Which layers see the window only, where the file says so (an array of flags, or a period)."""
     pattern = gguf.arch_get("attention.sliding_window_pattern")
-    if n_layer is None or pattern is None:
+    if n_layer is None or not 0 <= n_layer <= MAX_LAYERS or pattern is None:
         return None
     if isinstance(pattern, MetadataArray):
         return [bool(v) for v in pattern] if len(pattern) == n_layer else None
@@ -211,13 +212,13 @@ def kv_elements(gguf: GGUF, n_ctx: int) -> int | None:
     Windowed layers keep their window only, layers that read others' caches nothing, recurrent layers nothing.
     """
     n_layer, n_embd = _number(gguf.arch_get("block_count")), _number(gguf.arch_get("embedding_length"))
-    n_head = _plain(gguf.arch_get("attention.head_count"))
-    n_head_kv = _plain(gguf.arch_get("attention.head_count_kv"))
+    n_head = _counts(gguf.arch_get("attention.head_count"))
+    n_head_kv = _counts(gguf.arch_get("attention.head_count_kv"))
     n_head_kv = n_head if n_head_kv is None else n_head_kv
     head_dim = n_embd // _largest(n_head) if n_embd is not None and _largest(n_head) else None
     k = _number(gguf.arch_get("attention.key_length"), head_dim)
     v = _number(gguf.arch_get("attention.value_length"), head_dim)
-    if n_layer is None or n_head_kv is None or k is None or v is None:
+    if n_layer is None or not 0 <= n_layer <= MAX_LAYERS or n_head_kv is None or k is None or v is None:
         return None
     heads = list(n_head_kv) if isinstance(n_head_kv, Sequence) else [n_head_kv] * n_layer
     if len(heads) != n_layer:
@@ -238,7 +239,7 @@ def kv_elements(gguf: GGUF, n_ctx: int) -> int | None:
         local = windowed is not None and windowed[layer]
         width = swa_k + swa_v if local else k + v
         elements += (min(n_ctx, window) if local and window else n_ctx) * count * width
-    return elements
+    return elements if elements >= 0 else None
 
 
 def _number(value: Any, default: int | None = None) -> int | None:
@@ -246,6 +247,14 @@ def _number(value: Any, default: int | None = None) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
         return default
     return int(value)
+
+
+def _counts(value: Any) -> int | list[int] | None:
+    """A whole number, or one per layer; None for anything else."""
+    if not isinstance(value, MetadataArray):
+        return _number(value)
+    numbers = [_number(v) for v in value]
+    return [n for n in numbers if n is not None] if None not in numbers else None
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ggfw.errors import GGUFError
+from ggfw.errors import GGUFError, brief
 from ggfw.gguf.cursor import Cursor
 from ggfw.gguf.strings import decode_strings, raw_strings, scan_strings
 
@@ -213,8 +213,8 @@ def read_metadata(cursor: Cursor, data: NDArray[np.uint8], count: int) -> Metada
         at = cursor.position
         key = cursor.name(f"name of metadata key {index}")
         if key in values:
-            cursor.fail(f"metadata key {key!r}", "appears twice", at)
-        field = f"metadata key {key!r}"
+            cursor.fail(f"metadata key {brief(key)}", "appears twice", at)
+        field = f"metadata key {brief(key)}"
         value_type = _value_type(cursor, field)
         values[key] = _read_value(cursor, data, value_type, field, 0)
         types[key] = value_type

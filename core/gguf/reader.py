@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeAlias
 
-from ggfw.errors import GGUFError
+from ggfw.errors import GGUFError, brief
 from ggfw.gguf.metadata import Metadata
 from ggfw.gguf.shard import Shard, open_shard
 from ggfw.gguf.split import check_set, complete_set
@@ -43,7 +43,7 @@ class GGUF:
             for tensor in shard.tensors(index):
                 if tensor.name in tensors:
                     other = self._shards[tensors[tensor.name].shard].source
-                    raise GGUFError(f"{shard.source}: tensor {tensor.name!r} is also in {other}")
+                    raise GGUFError(f"{shard.source}: tensor {brief(tensor.name)} is also in {other}")
                 tensors[tensor.name] = tensor
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
 
@@ -111,7 +111,7 @@ class GGUF:
         value = self.metadata.get("general.architecture", "")
         if not isinstance(value, str):
             raise GGUFError(
-                f"{self.source}: metadata key 'general.architecture' is {value!r}, a string was expected"
+                f"{self.source}: metadata key 'general.architecture' is {brief(value)}, a string was expected"
             )
         return value
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ggfw.errors import GGUFError, ModelNotFound
+from ggfw.errors import GGUFError, ModelNotFound, brief
 from ggfw.gguf.cursor import Cursor
 from ggfw.gguf.metadata import Metadata, ValueType, read_metadata
 from ggfw.gguf.tensors import TensorInfo, TensorRecord, place_tensors, read_tensor_records
@@ -79,9 +80,13 @@ def open_shard(source: str | os.PathLike[str] | bytes | bytearray | memoryview) 
         return _parse(data, "<bytes>", None, None)
     path = Path(source)
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size == 0:
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise GGUFError(
+                    f"{path} is a pipe or a device, not a file; a file was expected, for it is mapped"
+                )
+            if status.st_size == 0:
                 raise GGUFError(f"{path}: the file is empty (byte 0: expected the magic 'GGUF')")
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (FileNotFoundError, NotADirectoryError):
@@ -95,6 +100,11 @@ def open_shard(source: str | os.PathLike[str] | bytes | bytearray | memoryview) 
     except OSError as error:
         raise GGUFError(f"{path} cannot be mapped: {error.strerror or error}") from None
     return _parse(np.frombuffer(mapping, np.uint8), str(path), path, mapping)
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """As open() does it, but a pipe that nobody writes to does not hold it up."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _parse(data: NDArray[np.uint8], source: str, path: Path | None, mapping: mmap.mmap | None) -> Shard:
@@ -154,7 +164,7 @@ def _alignment(metadata: Metadata, source: str) -> int:
     value, value_type = metadata[key], metadata.value_type(key)
     if value_type != ValueType.U32:
         raise GGUFError(
-            f"{source}: metadata key {key!r} must be a U32, the file has {value_type.name} ({value!r})"
+            f"{source}: metadata key {key!r} must be a U32, the file has {value_type.name} ({brief(value)})"
         )
     if value == 0 or value & (value - 1):
         raise GGUFError(f"{source}: metadata key {key!r} is {value}; it must be a power of two")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ggfw.errors import GGUFError
+from ggfw.errors import GGUFError, brief
 from ggfw.gguf.shard import Shard, open_shard
 
 _NAME = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE | re.DOTALL)
@@ -37,7 +37,9 @@ def split_count(shard: Shard) -> int:
     """The number of shards that a file says it belongs to; 1 for a plain file."""
     value = shard.metadata.get("split.count", 1)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_SHARDS:
-        raise GGUFError(f"{shard.source}: metadata key 'split.count' is {value!r}; 0 to 99999 was expected")
+        raise GGUFError(
+            f"{shard.source}: metadata key 'split.count' is {brief(value)}; 0 to 99999 was expected"
+        )
     return max(value, 1)
 
 
@@ -134,7 +136,7 @@ def check_set(shards: Sequence[Shard]) -> list[Shard]:
         said = shard.metadata.get("split.tensors.count", total)
         if said != total:
             raise GGUFError(
-                f"{shard.source}: metadata key 'split.tensors.count' is {said}, "
+                f"{shard.source}: metadata key 'split.tensors.count' is {brief(said)}, "
                 f"but the {count} shards hold {total} tensors"
             )
     return result
@@ -147,4 +149,6 @@ def _number(shard: Shard) -> int:
     named = split_name(shard.path.name) if shard.path is not None else None
     if value is None and named is not None:
         return named[1] - 1
-    raise GGUFError(f"{shard.source}: metadata key 'split.no' is {value!r}; a number from 0 was expected")
+    raise GGUFError(
+        f"{shard.source}: metadata key 'split.no' is {brief(value)}; a number from 0 was expected"
+    )

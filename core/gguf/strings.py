@@ -51,30 +51,42 @@ def scan_strings(data: NDArray[np.uint8], start: int, count: int, fail: Fail) ->
         first = int(np.searchsorted(places, position))
         run = 0
         if first < len(places) and places[first] == position:
-            breaks = follow[first:-1] != places[first + 1 :]
-            run = int(breaks.argmax()) + 1 if breaks.any() else len(places) - first
-            run = min(run, count - done)
+            run = min(_run_length(places, follow, first), count - done)
             heads[done : done + run] = places[first : first + run]
             done += run
             position = int(follow[first + run - 1])
             if position > size:
                 fail(f"string {done - 1} of {count} runs past the end of the file", int(heads[done - 1]))
         if run < _SHORT_RUN:
-            stop = min(count, done + _WALK)
-            while done < stop:
+            walked: list[int] = []
+            for number in range(done, min(count, done + _WALK)):
                 if position + 8 > size:
-                    fail(f"string {done} of {count} has no room for its length", position)
+                    fail(f"string {number} of {count} has no room for its length", position)
                 (length,) = _u64_at(raw, position)
                 if length > size - position - 8:
                     fail(
-                        f"string {done} of {count} says {length} bytes, but {size - position - 8} are left",
+                        f"string {number} of {count} says {length} bytes, but {size - position - 8} are left",
                         position,
                     )
-                heads[done] = position
-                done += 1
+                walked.append(position)
                 position += 8 + length
+            heads[done : done + len(walked)] = walked
+            done += len(walked)
     heads[count] = position
     return heads
+
+
+def _run_length(places: NDArray[np.int64], follow: NDArray[np.int64], first: int) -> int:
+    """How many candidates from ``first`` on follow one another; looked at piece by piece, for a run may be short and
+    the window long."""
+    at, step = first, 4 * _SHORT_RUN
+    while at < len(places) - 1:
+        stop = min(at + step, len(places) - 1)
+        breaks = follow[at:stop] != places[at + 1 : stop + 1]
+        if breaks.any():
+            return at + int(breaks.argmax()) + 1 - first
+        at, step = stop, 4 * step
+    return len(places) - first
 
 
 def _short_length_fields(data: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ggfw.errors import GGUFError
+from ggfw.errors import GGUFError, brief
 from ggfw.gguf.cursor import Cursor
 from ggfw.gguf.types import find_type, type_name
 
@@ -85,7 +85,7 @@ def read_tensor_records(cursor: Cursor, count: int) -> list[TensorRecord]:
     for index in range(count):
         at = cursor.position
         name = cursor.name(f"name of tensor {index}")
-        label = f"tensor {name!r}"
+        label = f"tensor {brief(name)}"
         if name in seen:
             cursor.fail(label, "appears twice", at)
         seen.add(name)
@@ -141,7 +141,7 @@ def place_tensors(
     for rank, index in enumerate(by_place):
         r = records[index]
         begin = data_offset + r.relative_offset
-        where = f"{source}: tensor {r.name!r} (record at byte {r.at})"
+        where = f"{source}: tensor {brief(r.name)} (record at byte {r.at})"
         if r.relative_offset % alignment:
             raise GGUFError(
                 f"{where}: offset {r.relative_offset} is not a multiple of the alignment {alignment}"
@@ -159,7 +159,7 @@ def place_tensors(
             )
         if following is not None and begin + r.n_bytes > limit:
             raise GGUFError(
-                f"{where}: its {r.n_bytes} bytes at byte {begin} overlap tensor {following.name!r} at {limit}"
+                f"{where}: its {r.n_bytes} bytes at byte {begin} overlap tensor {brief(following.name)} at {limit}"
             )
         n_bytes[index] = r.n_bytes
     return [

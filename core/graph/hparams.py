@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ggfw.errors import ModelFileError
+from ggfw.errors import ModelFileError, brief
 
 _REQUIRED: Any = object()
 _MOST = 2**31 - 1  # counts and sizes become 32-bit fields of native steps
@@ -60,13 +60,13 @@ class Hparams:
         fits = _is_number(value) and math.isfinite(value) and (value > 0 or (value == 0 and not positive))
         if not fits:
             expected = "a positive number" if positive else "a number of at least 0"
-            raise ModelFileError(f"{self.architecture}.{key} is {value!r}; {expected} was expected")
+            raise ModelFileError(f"{self.architecture}.{key} is {brief(value)}; {expected} was expected")
         return float(value)
 
     def _whole(self, key: str, value: Any, least: int, most: int = _MOST) -> int:
         if not (_is_number(value) and least <= value <= most and value == int(value)):
             raise ModelFileError(
-                f"{self.architecture}.{key} is {value!r}; a whole number from {least} to {most} was expected"
+                f"{self.architecture}.{key} is {brief(value)}; a whole number from {least} to {most} was expected"
             )
         return int(value)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ggfw.errors import UnknownPreTokenizer, UnsupportedError
+from ggfw.errors import UnknownPreTokenizer, UnsupportedError, brief
 from ggfw.tokenizer.bytepair import BytePairEncoder, WhitespaceEncoder
 from ggfw.tokenizer.encoder import Encoder
 from ggfw.tokenizer.pretokenizers import DEFAULT, RULES, PreTokenizerRule
@@ -74,7 +74,7 @@ def kind_of(metadata: Mapping[str, Any], pre_override: str | None, warnings: lis
     kind = _KINDS.get(str(model))
     if kind is None:
         raise UnsupportedError(
-            f"no tokenizer for tokenizer.ggml.model = {str(model)!r} (known: {', '.join(sorted(_KINDS))}); "
+            f"no tokenizer for tokenizer.ggml.model = {brief(str(model))} (known: {', '.join(sorted(_KINDS))}); "
             "feed token ids instead, or use a file with one of these vocabularies"
         )
     if kind.pre is None:
@@ -93,9 +93,11 @@ def kind_of(metadata: Mapping[str, Any], pre_override: str | None, warnings: lis
     elif name in RULES:
         rule = RULES[name]
     else:
+        key = "pre_override" if pre_override else "tokenizer.ggml.pre"
         raise UnknownPreTokenizer(
-            f"unknown pre-tokenizer {'pre_override' if pre_override else 'tokenizer.ggml.pre'} = {name!r}; choose a "
-            "known one that cuts text the same way (pre_override), for example 'llama-bpe', 'qwen2' or 'gpt-2'"
+            f"unknown pre-tokenizer {key} = {brief(name)}; a later ggfw may know it, and from Python "
+            "Tokenizer.from_metadata(..., pre_override=NAME) takes a known one that cuts text the same way, for "
+            "example 'llama-bpe', 'qwen2' or 'gpt-2'"
         )
     roles = dict(kind.roles)
     if not rule.default_bos:

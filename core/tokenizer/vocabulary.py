@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggfw.errors import ModelFileError
+from ggfw.errors import ModelFileError, brief
 from ggfw.tokenizer import attributes as attr
 from ggfw.tokenizer.specials import SpecialTable, SpecialToken
 
@@ -193,7 +193,9 @@ def _read_roles(
             if value is None:
                 continue
             if not isinstance(value, int):
-                raise ModelFileError(f"metadata key '{_PREFIX}{key}' is {value!r}; a token id was expected")
+                raise ModelFileError(
+                    f"metadata key '{_PREFIX}{key}' is {brief(value)}; a token id was expected"
+                )
             if 0 <= value < count:
                 roles[role] = int(value)
                 break
