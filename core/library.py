@@ -506,7 +506,7 @@ class Model(Evaluations):
             The tokens that are covered.
 
         Raises:
-            CacheFileError: the file is damaged, or of another model, cache type or version.
+            CacheFileError: the file is damaged, or of another model, cache type, arithmetic or version.
             ContextLengthExceeded: this context is too short for it.
             OSError: the file cannot be read.
         """

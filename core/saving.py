@@ -15,6 +15,7 @@ from ggfw.cache import PAGE_SIZE, OutOfPages
 from ggfw.cache.saved import SavedPrefix
 from ggfw.engine import WAIT
 from ggfw.errors import CacheFileError, ContextLengthExceeded, InvalidRequest
+from ggfw.execute.kernel_set import DEFAULT_ACTIVATIONS
 
 if TYPE_CHECKING:
     from ggfw.engine import Engine
@@ -24,7 +25,8 @@ _SAMPLE = 4096  # bytes of each tensor that go into the model's identity
 
 
 def cache_facts(model: LoadedModel) -> dict[str, Any]:
-    """What a saved cache depends on: the model (names, shapes, types and a sample of its tensors), its cache, its rope.
+    """What a saved cache depends on: the model (names, shapes, types and a sample of its tensors), its cache, its rope,
+    and the arithmetic that filled it.
 
     Of two models that differ nowhere in these the cache is the same, or they were made to deceive.
     """
@@ -40,6 +42,7 @@ def cache_facts(model: LoadedModel) -> dict[str, Any]:
     run: dict[str, Any] = {
         name: getattr(model.run, name) for name in ("kv_type", "rope_scaling", "rope_freq_base")
     }
+    run |= {"activations": model.activations or DEFAULT_ACTIVATIONS, "deterministic": model.exact}
     if any("rope_factors" in name for name in model.gguf.tensors):
         run["n_ctx"] = model.run.n_ctx  # it chooses between them
     return {

@@ -78,6 +78,16 @@ def test_damaged_and_foreign_files(tmp_path: Path) -> None:
     ):
         with load(name, **options) as model, pytest.raises(ggfw.CacheFileError, match="was saved for"):
             model.load_cache(path)
+    with (
+        load("llama", deterministic=False) as model,
+        pytest.raises(ggfw.CacheFileError, match="'deterministic'"),
+    ):
+        model.load_cache(path)
+    with (
+        load("llama", activations="int8") as model,
+        pytest.raises(ggfw.CacheFileError, match="'activations'"),
+    ):
+        model.load_cache(path)
     with load("llama", ctx=32) as model, pytest.raises(ggfw.errors.ContextLengthExceeded):
         model.load_cache(path)
 
