@@ -81,7 +81,11 @@ def chat(
         server = remote.server
         return _talk(
             Conversation(
-                remote, options, generation, lambda other: RemoteModel(server, server.knows(other) or other)
+                remote,
+                options,
+                generation,
+                lambda other: RemoteModel(server, server.knows(other) or other),
+                lambda: [str(model["name"]).removesuffix(":latest") for model in server.models()],
             ),
             options,
         )
@@ -103,7 +107,7 @@ def chat(
     try:
         set_template(loaded[0], preset)
         check_tokens(generation, loaded[0].loaded.n_vocab)
-        talk = Conversation(loaded[0], options, generation, load)
+        talk = Conversation(loaded[0], options, generation, load, lambda: _names(models_dir))
         talk.messages = list(preset.get("messages", []))
         with profiling(options.get("profile"), loaded[0]):
             return _talk(talk, options)
@@ -128,6 +132,13 @@ def _talk(talk: Conversation, options: dict[str, Any]) -> int:
     if remember and terminal.interactive() and talk.messages:
         _keep(talk)
     return 0
+
+
+def _names(models_dir: str | None) -> list[str]:
+    """Models in the folders that can run here."""
+    from ggfw.cli.folders import all_models
+
+    return [entry.id for entry in all_models(models_dir) if entry.state == "ok"]
 
 
 def _model_path(name: str | None, models_dir: str | None) -> Path:

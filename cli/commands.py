@@ -23,11 +23,13 @@ HELP = """\
 /compact        replace the conversation by a summary of it
 /regen          answer the last message again
 /system TEXT    set the system prompt; without TEXT: remove it
-/set NAME VALUE set an option of sampling or of ending (temp, top-k, stop, ...); without VALUE: its default;
-                without NAME: list what is set. Also /set verbose, quiet, think, nothink
-/think WORD     on, off, or an effort (low, medium, high); without WORD: as the model does it
-/tools FILE     offer the tools of a JSON file; off: none; without FILE: list them
-/skills DIR     offer the skills of a folder; off: none; without DIR: list them
+/set NAME VALUE set an option of sampling or ending (temp, top-k, stop, ...);
+                without VALUE: its default; without NAME: list what is set.
+                Also /set verbose, quiet, think, nothink
+/think WORD     on, off, or an effort (low, medium, high, ...);
+                without WORD: as the model does it
+/tools FILE     offer the tools of a JSON file; off: none; without FILE: list
+/skills DIR     offer the skills of a folder; off: none; without DIR: list
 /read FILE      send the text of a file with the next message
 /model NAME     go on with another model; without NAME: list the models
 /save FILE      write the conversation as JSON
@@ -35,13 +37,16 @@ HELP = """\
 /stats          show counts and speeds of the last answer
 /show           show what the model is
 /bye            leave (also Ctrl-D)
-Three quotes (\"\"\") begin and end a message of several lines, Alt-Enter breaks a line, Ctrl-G opens $EDITOR;
-// at the beginning stands for one /. Ctrl-C stops an answer."""
+Three quotes (\"\"\") begin and end a message of several lines, Alt-Enter breaks
+a line, Ctrl-G opens $EDITOR; // at the beginning stands for one /. Ctrl-C stops
+an answer."""
 
 NAMES = (
     "help", "clear", "undo", "compact", "regen", "system", "set", "think", "tools", "skills", "read", "model", "save",
     "load", "stats", "show", "bye",
 )  # fmt: skip
+
+_ON, _OFF = ("on", "yes", "true"), ("off", "no", "false")
 
 #: Ollama's names of options.
 _OLLAMA = {"num_predict": "max-tokens", "temperature": "temp", "repeat_last_n": "repeat-last-n"}
@@ -55,7 +60,7 @@ class Commands:
         self._table: dict[str, Callable[[str], None]] = {
             "help": lambda rest: terminal.say(HELP),
             "?": lambda rest: terminal.say(HELP),
-            "clear": lambda rest: talk.forget(),
+            "clear": self._clear,
             "undo": self._undo,
             "compact": lambda rest: talk.compact(),
             "regen": self._regenerate,
@@ -88,16 +93,25 @@ class Commands:
     def _undo(self, rest: str) -> None:
         if not self.talk.messages:
             raise InvalidRequest("there is nothing to forget")
-        self.talk.forget_last()
+        asked = self.talk.forget_last()
+        terminal.say(f"forgotten: {terminal.harmless(' '.join(asked.split()))[:60]!r} and what followed it")
+
+    def _clear(self, rest: str) -> None:
+        self.talk.forget()
+        terminal.say("the conversation is forgotten")
 
     def _regenerate(self, rest: str) -> None:
         talk = self.talk
-        talk.calls.clear()
+        before = list(talk.messages)
         while talk.messages and talk.messages[-1]["role"] != "user":
             talk.messages.pop()
         if not talk.messages:
             raise InvalidRequest("there is no message to answer again")
-        talk.answer()
+        calls = list(talk.calls)
+        talk.calls.clear()
+        talk.answer(before)
+        if talk.messages == before:  # refused
+            talk.calls = calls
 
     def _system(self, rest: str) -> None:
         self.talk.system = rest or None
@@ -132,10 +146,8 @@ class Commands:
         if self.talk.load_model is None:
             raise InvalidRequest("another model cannot be loaded here; start `ggfw chat MODEL` again")
         if not rest:
-            from ggfw.cli.folders import all_models
-
-            for entry in all_models(None):
-                terminal.say(entry.id)
+            names = self.talk.model_names()
+            terminal.say("\n".join(names) or "there are no models in the folders; `ggfw pull` fetches some")
             return
         self.talk.model = self.talk.load_model(rest)
         terminal.say(f"{self.talk.model.name} answers now")
@@ -201,11 +213,15 @@ class Commands:
         return {key: param for param in command.params if isinstance(param, Setting) for key in param.keys}
 
     def _think(self, rest: str) -> None:
+        from ggfw.chat.reasoning import EFFORTS
+
+        if rest and rest not in (*_ON, *_OFF, *EFFORTS):
+            raise InvalidRequest(f"/think takes on, off, or {', '.join(EFFORTS)}, not {rest!r:.40}")
         how = self.talk.how
         for key in ("think", "reasoning_effort"):
             how.pop(key, None)
-        if rest in ("on", "off", "yes", "no", "true", "false"):
-            how["think"] = rest in ("on", "yes", "true")
+        if rest in (*_ON, *_OFF):
+            how["think"] = rest in _ON
         elif rest:
             how["reasoning_effort"] = rest
         terminal.say(f"reasoning: {rest or 'as the model does it'}")

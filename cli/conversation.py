@@ -35,6 +35,7 @@ class Conversation:
         options: of the verb: ``system``, ``stats``, ``tools``, reasoning and skills.
         generation: options of every answer.
         load: loads another model by name, or None where that is impossible.
+        names: the names that ``load`` may be asked for.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Conversation:
         options: dict[str, Any],
         generation: dict[str, Any],
         load: Callable[[str], Model | RemoteModel] | None = None,
+        names: Callable[[], list[str]] = list,
     ) -> None:
         from ggfw.cli.commands import Commands
 
@@ -55,7 +57,7 @@ class Conversation:
         self.stats: bool = options["stats"]
         self.hide_thinking: bool = options.get("hide_thinking") or False
         self.markdown: bool = options.get("markdown") is not False
-        self.load_model = load
+        self.load_model, self.model_names = load, names
         self.last: Result | None = None
         #: Calls of the last answer that wait for their results.
         self.calls: list[ToolCall] = []
@@ -90,11 +92,11 @@ class Conversation:
         return True
 
     def say(self, text: str) -> None:
-        """Let the model answer a message of the user."""
-        content = "\n\n".join([*self.read, text])
+        """Let the model answer a message of the user; when it cannot, files that went with it wait for the next one."""
+        before, files = list(self.messages), list(self.read)
         self.read.clear()
-        self.messages.append({"role": "user", "content": content})
-        self.answer()
+        self.messages.append({"role": "user", "content": "\n\n".join([*files, text])})
+        self.answer(before, files)
 
     def prompt(self, messages: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
         """The conversation, or other messages in its place, as the model reads it."""
@@ -104,8 +106,13 @@ class Conversation:
         system = [{"role": "system", "content": "\n\n".join(parts)}] if parts else []
         return [*system, *(self.messages if messages is None else messages)]
 
-    def answer(self) -> None:
-        """Let the model answer; what it said before it was stopped stays in the conversation."""
+    def answer(self, before: list[dict[str, Any]], files: list[str] | None = None) -> None:
+        """Let the model answer; what it said before it was stopped stays in the conversation.
+
+        Args:
+            before: the messages to go back to when the request is refused.
+            files: texts that went with the message, and wait for the next one then.
+        """
         from ggfw.cli.answering import AnswerStopped, say_stats, say_why_it_ended
 
         try:
@@ -117,7 +124,8 @@ class Conversation:
             self._keep(exc.partial)
             self._report(exc)
         except GgfwError as exc:
-            self.forget_last()  # it was not answered: the next message must not follow it
+            # It was not answered: the next message must not follow it.
+            self.messages[:], self.read[:] = before, files or []
             self._report(exc)
         else:
             self._keep(result)
@@ -179,13 +187,17 @@ class Conversation:
         call = self.calls.pop(0)
         self.messages.append({"role": "tool", "tool_call_id": call.id, "name": call.name, "content": text})
         if not self.calls:
-            self.answer()
+            asked = max(i for i, message in enumerate(self.messages) if message["role"] == "user")
+            self.answer(self.messages[:asked])
 
-    def forget_last(self) -> None:
-        """Forget the last message of the user and all that followed it."""
+    def forget_last(self) -> str:
+        """Forget the last message of the user and all that followed it; returns that message."""
         self.calls.clear()
-        while self.messages and self.messages.pop()["role"] != "user":
-            pass
+        while self.messages:
+            message = self.messages.pop()
+            if message["role"] == "user":
+                return str(message["content"])
+        return ""
 
     def forget(self) -> None:
         """Forget the conversation; the system prompt stays."""

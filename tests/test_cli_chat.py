@@ -14,8 +14,10 @@ from tiny_models import write_llama
 import ggfw
 from ggfw.cli import resolve
 from ggfw.cli.answering import AnswerStopped
+from ggfw.cli.commands import HELP
 from ggfw.cli.conversation import Conversation
 from ggfw.cli.lines import Lines
+from ggfw.cli.main import main
 from ggfw.errors import GgfwError, InvalidRequest, ModelNotFound
 from ggfw.models import ModelEntry
 
@@ -144,6 +146,40 @@ def test_options_are_set(talk: Conversation, capsys: pytest.CaptureFixture[str])
     assert "max_tokens = 3" in capsys.readouterr().err
 
 
+def test_nothing_is_lost_when_an_answer_is_refused(
+    talk: Conversation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the message that /regen was to answer again, nor a file that was to go with a message."""
+    talk.take("one")
+    before = list(talk.messages)
+    talk.how["reasoning_effort"] = "sideways"
+    with pytest.raises(InvalidRequest, match="reasoning_effort"):
+        talk.take("/regen")
+    assert talk.messages == before
+    (tmp_path / "notes.txt").write_text("notes")
+    talk.take(f"/read {tmp_path / 'notes.txt'}")
+    with pytest.raises(InvalidRequest, match="reasoning_effort"):
+        talk.take("two")
+    assert talk.messages == before and len(talk.read) == 1
+    talk.take("/think")
+    talk.take("two")
+    assert talk.messages[-2]["content"] == "notes.txt:\nnotes\n\ntwo" and not talk.read
+
+
+def test_models_to_go_on_with(
+    loaded: ggfw.Model, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/model lists those of the folder that --models-dir names."""
+    lines = iter(["/model", "/bye"])
+    monkeypatch.setattr(Lines, "__iter__", lambda self: lines)
+    assert main(["chat", str(model), "--models-dir", str(model.parent), "--local", "--no-history"]) == 0
+    assert "\ntiny\n" in f"\n{capsys.readouterr().err}"
+
+
+def test_help_fits_a_terminal() -> None:
+    assert max(map(len, HELP.splitlines())) <= 80
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -154,7 +190,8 @@ def test_options_are_set(talk: Conversation, capsys: pytest.CaptureFixture[str])
         ("/sett", "did you mean /set"),
         ("/read", "needs the name"),
         ("/tools /no/such", "cannot be read"),
-        ("/model", "another model cannot be loaded"),
+        ("/model other", "another model cannot be loaded"),
+        ("/think sideways", "/think takes on, off, or none, minimal"),
         ("/compact", "nothing to summarize"),
     ],
 )

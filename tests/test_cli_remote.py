@@ -84,8 +84,8 @@ def test_run_with_a_schema(served: Cli, tmp_path: Path) -> None:
 
 
 def test_chat(served: Cli) -> None:
-    said = served("chat", "--temp", "0", "-n", "6", stdin=b"one\n/show\n/bye\n")
-    assert said.code == 0 and "Tiny-Llama" in said.out
+    said = served("chat", "--temp", "0", "-n", "6", stdin=b"one\n/show\n/model\n/bye\n")
+    assert said.code == 0 and "Tiny-Llama" in said.out and "Tiny-Llama" in said.err.split()
 
 
 def test_list(served: Cli) -> None:
