@@ -539,3 +539,27 @@ def test_calls_that_the_template_writes_are_read(template: str, template_dir: Pa
     opening = (*(form.open for form in dialect(name).format.calls), '{"name": "weather"', " to=functions.")
     begin = min(at for at in (answer.find(mark) for mark in opening if mark) if at >= 0)
     assert parse(name, answer[begin:], Tools.of(TOOLS), assured=False)[1] == calls
+
+
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_coder", "gemma4", "harmony", "deepseek_v3_2"])
+def test_names_need_not_be_words(name: str) -> None:
+    """Schemas are full of names that no programming language would take."""
+    schema = {
+        "type": "object",
+        "properties": {"from": {"type": "string"}, "user-id": {"type": "integer"}, "a.b": {"const": "x/y"}},
+        "required": ["from", "user-id", "a.b"],
+        "additionalProperties": False,
+    }
+    tools = Tools.of([{"name": "get-weather", "parameters": schema}], "required", parallel=False)
+    found = 0
+    for seed in range(6):
+        text = walk(constraint(name, True, tools), True, random.Random(seed))
+        if text is None:
+            continue
+        found += 1
+        shown, calls = parse(name, text, tools)
+        assert not shown and [called for called, _ in calls] == ["get-weather"], text
+        arguments = calls[0][1]
+        assert isinstance(arguments["from"], str) and isinstance(arguments["user-id"], int)
+        assert arguments["a.b"] == "x/y" and len(arguments) == 3
+    assert found
