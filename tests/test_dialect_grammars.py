@@ -20,6 +20,7 @@ from ggfw.chat.messages import calls_as_text
 from ggfw.chat.tools import Tools
 from ggfw.constraints import Compiler, Grammar, GrammarConstraint
 from ggfw.descriptors import resolve
+from ggfw.errors import InvalidRequest
 from ggfw.registry import default_registry
 from ggfw.tokenizer import Tokenizer
 
@@ -563,3 +564,31 @@ def test_names_need_not_be_words(name: str) -> None:
         assert isinstance(arguments["from"], str) and isinstance(arguments["user-id"], int)
         assert arguments["a.b"] == "x/y" and len(arguments) == 3
     assert found
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "minimax_m2", "deepseek_v3_2"])
+def test_bare_text_has_the_form_that_its_schema_wants(name: str) -> None:
+    def accepted(schema: dict[str, Any], *values: str) -> list[bool]:
+        parameters = {
+            "type": "object",
+            "properties": {"a": schema},
+            "required": ["a"],
+            "$defs": {"two": {"type": "string", "enum": ["x", "y"]}},
+        }
+        tools = Tools.of([{"name": "f", "parameters": parameters, "strict": True}], "required")
+        return [
+            accepts(constraint(name, False, tools, strict=False), False, write(name, [("f", {"a": value})]))
+            for value in values
+        ]
+
+    assert accepted({"const": "x/y"}, "x/y", "x", "") == [True, False, False]
+    assert accepted({"$ref": "#/$defs/two"}, "x", "z") == [True, False]
+    assert accepted({"type": "string", "minLength": 2, "maxLength": 3}, "a", "é€", "abc", "abcd") == [
+        *(False, True, True, False)
+    ]
+    assert accepted({"type": "string", "pattern": "^a/[0-9]+$"}, "a/1", "a/", "ba/1") == [True, False, False]
+    assert accepted({"type": "string", "pattern": "b[0-9]", "maxLength": 4}, "ab1c", "abcd", "ab1cd") == [
+        *(True, False, False)
+    ]
+    with pytest.raises(InvalidRequest, match="'format'"):
+        accepted({"type": "string", "format": "date"}, "x")

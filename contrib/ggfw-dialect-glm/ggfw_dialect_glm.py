@@ -64,7 +64,7 @@ def make():
             parts = [lark.text(f"{tool.name}\n")]
             for key, schema in properties.items():
                 if is_text(kinds_of(schema, tool.parameters)):
-                    value = lark.text_value(schema, END_VALUE)
+                    value = lark.text_value(tool, schema, END_VALUE)
                 else:
                     value = f"{lark.value(tool, schema)} {lark.text(END_VALUE)}"
                 pair = f"{lark.text(f'{KEY}{key}{END_KEY}' + chr(10) + VALUE)} {value} {lark.text(chr(10))}"

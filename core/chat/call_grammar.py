@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ggfw.chat.format import CallForm
 from ggfw.chat.tools import Tool, Tools
+from ggfw.chat.typed import resolved
 from ggfw.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -112,12 +114,30 @@ class Lark:
                 own.setdefault(key, tool.parameters[key])
         return self.json(own, strict=self._strict or tool.strict, tool=tool.name)
 
-    def text_value(self, schema: Any, end: str) -> str:
-        """Bare text up to and with ``end``, which it does not hold; one of the schema's values, where it lists them."""
-        values = schema.get("enum") if isinstance(schema, Mapping) else None
+    def text_value(self, tool: Tool, schema: Any, end: str) -> str:
+        """Bare text up to and with ``end``, which it does not hold, as an argument of ``tool`` with this schema.
+
+        It is one of the schema's values, where it lists them, else it has the schema's lengths and pattern.
+
+        Raises:
+            InvalidRequest: the arguments must satisfy a keyword that cannot be enforced in bare text.
+        """
+        schema = resolved(schema, tool.parameters)
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
         if isinstance(values, list | tuple) and values and all(isinstance(v, str) for v in values):
             return f"({' | '.join(literal(v) for v in values)}) {self.text(end)}"
-        return self.until(end)
+        if self.is_control(end):
+            return self.until(end)
+        parts, missed = _text_patterns(schema)
+        if missed and (self._strict or tool.strict):
+            raise InvalidRequest(
+                f"the parameters of the tool {tool.name!r} cannot be enforced: {missed!r} of a text that this model "
+                "writes without quotes",
+                self._param,
+            )
+        if not parts:
+            return self.until(end)
+        return self.rule(self.terminal(" & ".join(f"/{part}/" for part in parts)), f"[suffix={literal(end)}]")
 
     def until(self, end: str) -> str:
         """Any text up to and with the first ``end``."""
@@ -135,6 +155,44 @@ class Lark:
     def source(self, start: str) -> str:
         """The whole grammar."""
         return "\n".join([f"start: {start}", *self._rules]) + "\n"
+
+
+def _text_patterns(schema: Mapping[str, Any]) -> tuple[list[str], str]:
+    """Regular expressions for all of a text, and a keyword of the schema that they leave out, or ""."""
+    parts, missed = list[str](), "format" if "format" in schema else ""
+    low, high = schema.get("minLength", 0), schema.get("maxLength")
+    if low or high is not None:
+        if (
+            isinstance(low, int)
+            and isinstance(high, int | None)
+            and 0 <= low <= (low if high is None else high)
+        ):
+            parts.append(f"(?s:.{{{low},{'' if high is None else high}}})")
+        else:
+            missed = "minLength"
+    if "pattern" in schema:
+        found = _whole(schema["pattern"])
+        if found is None:
+            missed = "pattern"
+        else:
+            parts.append(found)
+    return parts, missed
+
+
+def _whole(pattern: Any) -> str | None:
+    """A pattern of a schema, which may match anywhere, as one for all of a text; None where that is not simple."""
+    from ggfw.constraints.widen import refusal
+
+    schema = {"type": "string", "pattern": pattern}
+    if not isinstance(pattern, str) or refusal(schema, lenient=False) is not None:
+        return None
+    inside, first = pattern.removeprefix("^"), pattern.startswith("^")
+    last = re.search(r"(?<!\\)(?:\\\\)*\$\Z", inside) is not None
+    inside = inside[:-1] if last else inside
+    if re.search(r"[$^]", inside.replace("[^", "")) or ((first or last) and "|" in inside):
+        return None
+    whole = f"{'' if first else '(?s:.*)'}({inside}){'' if last else '(?s:.*)'}"
+    return re.sub(r"(?<!\\)/", r"\/", whole).replace("\n", r"\n")
 
 
 def _object(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -182,7 +182,7 @@ class TaggedCall:
         for key in [*properties, *(k for k in required if k not in properties)]:
             schema = properties.get(key)
             if is_text(kinds_of(schema, parameters)):
-                value = lark.text_value(schema, end)
+                value = lark.text_value(tool, schema, end)
             else:
                 value = f"{lark.value(tool, schema)} {lark.text(end)}"
             begin = lark.text(f"{self.argument[0]}{key}{self.argument[1]}{around}")

@@ -37,14 +37,31 @@ def kinds_of(schema: Any, root: Any = None, depth: int = 0) -> frozenset[str]:
         values = (schema["const"],)
     if values:
         return frozenset(_kind(value) for value in values)
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        target = root
-        for part in reference[2:].split("/"):
-            part = part.replace("~1", "/").replace("~0", "~")
-            target = target.get(part) if isinstance(target, Mapping) else None
-        return kinds_of(target, root, depth + 1)
+    if "$ref" in schema:
+        return kinds_of(_target(schema["$ref"], root), root, depth + 1)
     return frozenset()
+
+
+def _target(reference: Any, root: Any) -> Any:
+    """What a ``$ref`` points at in ``root``; None where that is nothing."""
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    target = root
+    for part in reference[2:].split("/"):
+        part = part.replace("~1", "/").replace("~0", "~")
+        target = target.get(part) if isinstance(target, Mapping) else None
+    return target
+
+
+def resolved(schema: Any, root: Any) -> Mapping[str, Any]:
+    """``schema``, or what it points at in ``root``; empty where that is no object."""
+    for _ in range(_MAX_DEPTH):
+        if not isinstance(schema, Mapping):
+            break
+        if "$ref" not in schema:
+            return schema
+        schema = _target(schema["$ref"], root)
+    return {}
 
 
 def _kind(value: Any) -> str:

@@ -184,7 +184,7 @@ def _invocation(lark: Lark, tool: Tool) -> str:
         text = bool(kinds) and is_text(kinds)
         head = lark.text(f'{PARAMETER}{key}" string="{"true" if text else "false"}">')
         if text:
-            value = lark.text_value(schema, PARAMETER_END)
+            value = lark.text_value(tool, schema, PARAMETER_END)
         else:
             value = f"{lark.value(tool, schema)} {lark.text(PARAMETER_END)}"
         part = f"{head} {value} {lark.text(chr(10))}"
