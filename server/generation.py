@@ -226,7 +226,9 @@ def _adapted(request: Request, wanted: Generation) -> Request:
     if wanted.num_ctx is not None:
         room = wanted.num_ctx - len(request.prompt)
         if room < 1:
-            raise ContextLengthExceeded(len(request.prompt), wanted.num_ctx)
+            short = ContextLengthExceeded(len(request.prompt), wanted.num_ctx)
+            renamed(short, "raise the context size (--ctx)", "ask for a larger num_ctx")
+            raise short
         limit = request.max_tokens
         request.max_tokens = room if limit is None or limit == -1 else min(limit, room)
     return request

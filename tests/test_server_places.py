@@ -76,3 +76,17 @@ def test_ids_have_the_form_of_their_family(served: Served) -> None:
     assert response["id"].startswith("resp_") and response["output"][0]["id"].startswith("msg_")
     chat = served.post(max_tokens=1).json()
     assert chat["id"].startswith("chatcmpl-")
+
+
+def test_a_prompt_that_is_too_long_is_called_by_its_field(served: Served) -> None:
+    name = served.model.name
+    body = {"model": name, "prompt": "x" * 50, "options": {"num_ctx": 8}, "stream": False}
+    error = served.http.post("/api/generate", json=body).json()
+    assert error["n_ctx"] == 8 and error["error"].endswith("ask for a larger num_ctx"), error
+    assert error["error"].startswith("the prompt has") and "messages" not in error["error"]
+    long = "x" * (served.model.n_ctx + 100)
+    for path, field in (("/generate", "prompt"), ("/v1/completions", "prompt"), ("/v1/responses", "input")):
+        response = served.http.post(path, json={field: long})
+        assert response.status_code == 400 and response.json()["error"]["param"] == field, response.text
+    response = served.post(messages=[{"role": "user", "content": long}])
+    assert response.json()["error"]["param"] == "messages"

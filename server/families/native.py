@@ -49,6 +49,10 @@ class GenerateBody(ConstraintFields, ReasoningFields, StreamFields, SamplingFiel
     parallel_tool_calls: bool | None = None
     cache_prompt: bool | None = None
 
+    def names(self) -> dict[str, str]:
+        """See :class:`Body`."""
+        return {**super().names(), **({"messages": "prompt"} if self.messages is None else {})}
+
     def generation(self) -> Generation:
         """What is asked for, in the engine's words.
 

@@ -108,6 +108,8 @@ class ChatBody(OllamaBody):
 class GenerateBody(OllamaBody):
     """Body of ``POST /api/generate``."""
 
+    renamed: ClassVar[dict[str, str]] = {**OllamaBody.renamed, "messages": "prompt"}
+
     prompt: str | None = None
     suffix: str | None = None
     system: str | None = None
