@@ -42,8 +42,8 @@ class Entry:
         return bool(self.sha256)
 
 
-#: Everyday names, as other programs use them -> repository of the hub and quant. That each repository exists with a file
-#: of this quant is known from public code that fetches it; no file was compared with a checksum, so all are unverified.
+#: Everyday names, as other programs use them -> repository of the hub and quant. That each repository exists with a
+#: file of this quant is known from public code that fetches it; no file was compared with a checksum: all unverified.
 _EVERYDAY = {
     "all-minilm:22m": "second-state/All-MiniLM-L6-v2-Embedding-GGUF:Q8_0",
     "deepseek-r1:1.5b": "unsloth/DeepSeek-R1-Distill-Qwen-1.5B-GGUF:Q4_K_M",
