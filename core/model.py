@@ -79,8 +79,9 @@ class Described:
         except Exception as exc:
             # An impossible value in the file shows up anywhere in the plugin's arithmetic.
             key = self.hparams.last_key
+            what = f"{type(exc).__name__}: {exc}{_place(exc, architecture)}"
             raise GraphError(
-                f"architecture {spec.name} failed on this file ({type(exc).__name__}: {exc}) after reading "
+                f"architecture {spec.name} failed on this file ({what}) after reading "
                 f"{key} = {brief(gguf.get(key))}; the file or the plugin is wrong"
             ) from exc
         if self.graph.hidden is None:
@@ -284,6 +285,17 @@ class LoadedModel:
         self.executor.close()
         self._tokenizer.exception()  # waits for its thread, which reads the mapping
         self.gguf.close()
+
+
+def _place(exc: BaseException, architecture: Any) -> str:
+    """Where in the plugin's own module an exception arose, for its author; empty where it did not."""
+    place, frame = "", exc.__traceback__
+    while frame is not None:
+        code = frame.tb_frame.f_code
+        if frame.tb_frame.f_globals.get("__name__") == architecture.build.__module__:
+            place = f", {os.path.basename(code.co_filename)} line {frame.tb_lineno}"
+        frame = frame.tb_next
+    return place
 
 
 def _all_f32(gguf: GGUF) -> bool:

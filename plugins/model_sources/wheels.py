@@ -200,9 +200,11 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def _last_error(text: str) -> str:
-    """pip's last line that is an error, without its prefix."""
+    """pip's last line that is an error, without its prefix; of a traceback, which it heads so too, the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    if errors[-1:] == ["Exception:"]:
+        errors = []
     return (errors or lines or ["it said nothing"])[-1].rstrip(".")
 
 
