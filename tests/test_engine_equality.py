@@ -235,8 +235,18 @@ def test_the_newest_makes_way_and_nobody_sees_an_error() -> None:
     engine.close()
 
 
-def test_nobody_is_preempted_twice_in_a_row() -> None:
-    model, engine = scripted(7)
+@pytest.mark.parametrize(
+    "n_pages, jobs",
+    [
+        (7, [(20, 150)] * 4),
+        # Taking the newest each time would take the same one twice in these.
+        (9, [(30, 100), (30, 200), (60, 30), (5, 100), (30, 100)]),
+        (13, [(30, 150), (60, 200), (20, 200), (60, 150), (60, 30)]),
+        (12, [(20, 200), (5, 100), (5, 150), (60, 200)]),
+    ],
+)
+def test_nobody_is_preempted_twice_in_a_row(n_pages: int, jobs: list[tuple[int, int]]) -> None:
+    model, engine = scripted(n_pages, n_parallel=5)
     victims = []
     preempt = engine.scheduler._preempt
 
@@ -245,9 +255,11 @@ def test_nobody_is_preempted_twice_in_a_row() -> None:
         preempt(work)
 
     engine.scheduler._preempt = noting  # type: ignore[method-assign]
-    handles = [engine.submit(request(20, 65 + n, max_tokens=150)) for n in range(4)]
-    assert all(h.result(20).text == "x" * 150 for h in handles)
-    assert len(victims) > 2
+    model.executor.gate = threading.Event()
+    handles = [engine.submit(request(n, 65 + i, max_tokens=most)) for i, (n, most) in enumerate(jobs)]
+    model.executor.gate.set()
+    assert all(h.result(20).text == "x" * most for h, (_, most) in zip(handles, jobs, strict=True))
+    assert len(victims) >= 2
     assert all(a is not b for a, b in zip(victims, victims[1:], strict=False))
     engine.close()
 
