@@ -53,9 +53,11 @@ class NumpyStep:
         positions = np.concatenate(
             [np.arange(r.position, r.position + r.rows.stop - r.rows.start, dtype=np.int32) for r in rows]
         )
-        result = self._node.attrs["custom"].numpy(*arrays, segments=rows, positions=positions, **self._attrs)
         (tensor, view), *_ = self._step.produces
-        executor.array(view, n_rows)[:] = np.asarray(result, np.float32).reshape(n_rows, tensor.width)
+        result = self._node.attrs["custom"].run(
+            arrays, tensor.shape, segments=rows, positions=positions, **self._attrs
+        )
+        executor.array(view, n_rows)[:] = result.reshape(n_rows, tensor.width)
 
     def _rows(self, segment: Segment, rows: slice) -> SegmentRows:
         position = segment.sequence.n_positions

@@ -272,4 +272,6 @@ class ReferenceStep:
             name: self.tensor(value) if isinstance(value, WeightRef) else value
             for name, value in node.attrs["attrs"].items()
         }
-        return np.asarray(op.numpy(*inputs, segments=rows, positions=self.positions, **attrs), np.float32)
+        row = node.outputs[0].shape
+        result: np.ndarray = op.run(inputs, row, segments=rows, positions=self.positions, **attrs)
+        return result

@@ -1,4 +1,4 @@
-"""The escape hatch: operations of a plugin's own, with a NumPy body, a C body, or both.
+"""The escape hatch: operations of a plugin's own, with a NumPy body, and a C body where it is to be fast.
 
 A C op runs inside the native step like a built-in one. A NumPy op cuts the plan: the step becomes several native
 calls with the function between them; its exception fails that step.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ggfw.errors import PluginError
+from ggfw.errors import GgfwError, PluginError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +27,11 @@ class StateSpec:
     """
 
     shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Check the shape, which an op's author gives."""
+        if not isinstance(self.shape, tuple) or not all(isinstance(n, int) and n > 0 for n in self.shape):
+            raise PluginError(f"the state of an op has shape {self.shape!r}; a tuple of sizes was expected")
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,34 @@ class CustomOp:
         """Return the state this call of the op needs."""
         return self.state(*shapes, **attrs) if callable(self.state) else self.state
 
+    def run(self, arrays: Sequence[np.ndarray], row: Shape, **arguments: Any) -> np.ndarray:
+        """Call the NumPy body.
+
+        Args:
+            arrays: the inputs, float32 (T, *row shape).
+            row: row shape of the result.
+            arguments: ``segments``, ``positions`` and the attributes of the call.
+
+        Returns:
+            float32 (T, *row).
+
+        Raises:
+            PluginError: it failed, or returned something of another shape.
+        """
+        import numpy as np
+
+        assert self.numpy is not None
+        expected = (len(arrays[0] if arrays else arguments["positions"]), *row)
+        try:
+            result = np.asarray(self.numpy(*arrays, **arguments), np.float32)
+        except (GgfwError, MemoryError):
+            raise
+        except Exception as exc:
+            raise PluginError(f"op {self.name!r} raised {type(exc).__name__}: {exc}") from exc
+        if result.shape != expected:
+            raise PluginError(f"op {self.name!r} returned shape {result.shape}; {expected} was expected")
+        return result
+
 
 _OPS: dict[str, CustomOp] = {}
 
@@ -80,12 +113,12 @@ def register_op(
         shape_rule: ``(*row shapes, **attrs) -> row shape`` of the result.
         state: recurrent state per sequence, or a function of the same arguments as ``shape_rule``.
         numpy: ``(*arrays: float32 (T, *row), segments: list[SegmentRows], positions: int32 (T,), **attrs)
-            -> float32 (T, *row)``: the reference, and the body where there is no C.
+            -> float32 (T, *row)``: the body where there is no C, and else what the C body is checked against.
         c: (path of a shared library, name of its ``ggfw_kernel`` variable with op GGFW_OP_CUSTOM). Attributes reach
             it in ``params.custom``: integers in ``i``, floats in ``f``, weights in ``constant``, in call order.
 
     Raises:
-        PluginError: neither numpy nor c is given, or another op has the name.
+        PluginError: there is no NumPy body, or another op has the name.
     """
     op = CustomOp(name, shape_rule, state, numpy, c)
     if numpy is None:
