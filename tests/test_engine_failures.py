@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,4 +123,18 @@ def test_a_cancel_between_two_looks_is_not_lost() -> None:
     fake.executor.gate.set()
     with pytest.raises(GenerationCanceled):
         late.result(10)
+    engine.close()
+
+
+def test_jobs_do_not_wait_for_what_is_announced() -> None:
+    engine = Engine(FakeModel())
+
+    def job() -> Any:
+        for _ in range(400):
+            yield
+
+    begun = time.perf_counter()
+    with engine.announce():
+        engine.run(job()).result(10)
+    assert time.perf_counter() - begun < 1  # not 400 times the time for gathering
     engine.close()
