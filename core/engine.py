@@ -328,7 +328,9 @@ class Engine:
             self._meter.asleep()
             self._wake.wait()
         end = time.monotonic() + _GATHER
-        while self._n_announced and not (self._jobs or self._stopping) and (left := end - time.monotonic()) > 0:
+        while (
+            self._n_announced and not (self._jobs or self._stopping) and (left := end - time.monotonic()) > 0
+        ):
             self._wake.wait(left)
 
     def _add(self, work: Running) -> None:

@@ -23,14 +23,14 @@ def is_endless(schema: Mapping[str, Any], target: Callable[[Any], Any]) -> bool:
     stack = [schema]
     users: dict[int, set[int]] = {}
     while stack:
-        one = stack.pop()
-        own = groups[id(one)] = []
-        for group in _demands(one, target):
+        subschema = stack.pop()
+        own = groups[id(subschema)] = []
+        for group in _demands(subschema, target):
             if not all(isinstance(member, Mapping) for member in group):
                 continue  # true, false or malformed: demands nothing here
             own.append([id(member) for member in group])
             for member in group:
-                users.setdefault(id(member), set()).add(id(one))
+                users.setdefault(id(member), set()).add(id(subschema))
                 if id(member) not in found:
                     found[id(member)] = member
                     stack.append(member)
