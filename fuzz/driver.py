@@ -10,6 +10,7 @@ import faulthandler
 import hashlib
 import json
 import mmap
+import operator
 import os
 import random
 import re
@@ -26,10 +27,11 @@ from fuzz.target import Target, make
 
 #: Bytes of the longest input.
 LONGEST = 1 << 16
-#: Seconds after which a child with atheris makes room for the next, which goes on with its corpus: atheris keeps some
-#: KiB of every run to itself.
-PERIOD = 120.0
-_HEAD = 32  # executions (8), length of the input (8), size at the beginning (8), size now (8)
+#: Executions, length of the input, size at the beginning, size now, MiB that it may grow by: 8 bytes each.
+_HEAD = 40
+#: Types whose comparisons tell a fuzzer something.
+_PLAIN = frozenset({int, str, bytes, bool, float, type(None)})
+_COMPARISONS = (operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge)
 
 
 def python() -> str:
@@ -44,30 +46,32 @@ def fuzz(name: str, seconds: float, *, seed: int, engine: str, findings: Path) -
     """Run one target for a while, going on behind crashes and hangs.
 
     Returns:
-        {target, engine, executions, seconds, grown_mib, coverage: edges, features, corpus (None where nobody counts
-        them), findings: [names of files]}
+        {target, engine, executions, seconds, grown_mib: resident memory since the 500th execution, resident_mib: at ten
+        times of the last child, coverage: edges, features, corpus (None where nobody counts them), findings: [names of
+        files]}
     """
     folder = findings / name
     folder.mkdir(parents=True, exist_ok=True)
     before = {path.name for path in folder.iterdir()}
     shared = folder / ".running"
     shared.write_bytes(bytes(_HEAD + LONGEST))
-    end, executions, grown, restarts = time.monotonic() + seconds, 0, 0, 0
+    end, executions, grown, allowed, restarts = time.monotonic() + seconds, 0, 0, 64, 0
+    sizes: list[int] = []
     coverage: dict[str, int] | None = None
     with shared.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
         while (left := end - time.monotonic()) > 0.2 and restarts < 1000:
             memory[:_HEAD] = bytes(_HEAD)
-            period = min(left, PERIOD) if engine == "atheris" else left
             command = [
-                python(), "-m", "fuzz", "--inside", name, "--seconds", f"{period:.1f}", "--seed", str(seed + restarts),
+                python(), "-m", "fuzz", "--inside", name, "--seconds", f"{left:.1f}", "--seed", str(seed + restarts),
                 "--engine", engine, "--findings", str(findings),
             ]  # fmt: skip
             log = folder / ".log"
             with log.open("wb") as output:
                 child = subprocess.Popen(command, stdout=output, stderr=output)
-                why = _watch(child, memory, period)
+                why, sizes = _watch(child, memory, left)
             executions += _field(memory, 0)
             grown = max(grown, (_field(memory, 3) - _field(memory, 2)) >> 20)
+            allowed = _field(memory, 4) or allowed
             restarts += 1
             told = log.read_text("utf-8", "replace")
             coverage = _coverage(told) or coverage
@@ -75,15 +79,14 @@ def fuzz(name: str, seconds: float, *, seed: int, engine: str, findings: Path) -
                 _save(folder, why, _input(memory), told[-6000:])
             if not _field(memory, 0) and why:
                 break  # it cannot even begin
-    # What the fuzzing engine itself keeps counts too with atheris, so growth decides only without it.
-    if grown > 64 and engine == "mutate":
+    if grown > allowed:
         _save(folder, "grown", b"", f"the process grew by {grown} MiB")
     new = sorted(
         path.name for path in folder.iterdir() if path.suffix == ".input" and path.name not in before
     )
     return {
         "target": name, "engine": engine, "executions": executions, "seconds": round(seconds, 1), "grown_mib": grown,
-        "coverage": coverage, "findings": new,
+        "resident_mib": sizes, "coverage": coverage, "findings": new,
     }  # fmt: skip
 
 
@@ -93,26 +96,29 @@ def _coverage(told: str) -> dict[str, int] | None:
     return dict(zip(("edges", "features", "corpus"), map(int, said[-1]), strict=True)) if said else None
 
 
-def _watch(child: subprocess.Popen[bytes], memory: mmap.mmap, seconds: float) -> str:
-    """Wait for a child; gives how it went wrong, or an empty string."""
+def _watch(child: subprocess.Popen[bytes], memory: mmap.mmap, seconds: float) -> tuple[str, list[int]]:
+    """Wait for a child; gives how it went wrong, or an empty string, and its size in MiB at ten times."""
     count, since, begin = 0, time.monotonic(), time.monotonic()
+    sizes: list[int] = []
     patience = 60.0  # imports, a server's start
     while child.poll() is None:
         time.sleep(0.05)
         now, executed = time.monotonic(), _field(memory, 0)
+        if executed and now - begin > seconds * (len(sizes) + 0.5) / 10:
+            sizes += [size >> 20] if (size := _resident(child.pid)) else []  # none: it has just ended
         if executed != count:
             count, since, patience = executed, now, 5.0 + 5.0  # ours and that of a loaded machine
         if now - since > patience:
             child.send_signal(signal.SIGABRT)  # faulthandler says where it was
             child.wait()
-            return "hang"
+            return "hang", sizes
         if now - begin > seconds + 30:
             child.kill()
             child.wait()
-            return ""
+            return "", sizes
     if child.returncode < 0:
-        return f"signal{-child.returncode}"
-    return "" if child.returncode == 0 else "exit"
+        return f"signal{-child.returncode}", sizes
+    return "" if child.returncode == 0 else "exit", sizes
 
 
 def _field(memory: mmap.mmap, index: int) -> int:
@@ -141,6 +147,7 @@ class Inside:
         file = (self._folder / ".running").open("r+b")
         self._memory = mmap.mmap(file.fileno(), 0)
         self.target: Target = make(name)
+        self._memory[32:40] = self.target.grows.to_bytes(8, "little")
         self._seen: set[str] = set()
         self.executions = 0
 
@@ -179,9 +186,9 @@ class Inside:
         _save(self._folder, kind, data, "".join(traceback.format_exception(error)))
 
 
-def _resident() -> int:
+def _resident(process: int | str = "self") -> int:
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * mmap.PAGESIZE
     except OSError:
         return 0
 
@@ -198,13 +205,39 @@ def inside(name: str, seconds: float, *, seed: int, engine: str, findings: Path)
         for data in runner.target.seeds:
             (corpus / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
         options = [f"-max_total_time={int(seconds) + 1}", f"-seed={seed + 1}", f"-max_len={LONGEST}"]
-        atheris.Setup([sys.argv[0], *options, "-timeout=60", "-rss_limit_mb=4096", str(corpus)], runner.one)
+        options.append(f"-artifact_prefix={findings / name}/.")
+        guarded = False
+
+        def one(data: bytes) -> None:
+            nonlocal guarded
+            if not guarded:  # not before: Fuzz() itself puts another function there
+                guarded = True
+                _plain_comparisons(atheris)
+            runner.one(data)
+
+        atheris.Setup([sys.argv[0], *options, "-timeout=60", "-rss_limit_mb=4096", str(corpus)], one)
         atheris.Fuzz()
         return
     runner = Inside(name, findings)
     mutate(runner.one, list(runner.target.seeds), random.Random(seed), time.monotonic() + seconds)
     runner.target.close()
     os._exit(0)  # threads of servers and engines need not be waited for
+
+
+def _plain_comparisons(atheris: Any) -> None:
+    """Trace only comparisons of numbers and text.
+
+    atheris 3.0 never gives back the result of a comparison that it traces. That costs nothing where it is True or
+    False; arrays of NumPy have grown to a GiB in three minutes.
+    """
+    trace = atheris._trace_cmp
+
+    def compare(left: Any, right: Any, operation: int, where: int, constant: bool) -> Any:
+        if type(left) in _PLAIN and type(right) in _PLAIN:
+            return trace(left, right, operation, where, constant)
+        return _COMPARISONS[operation](left, right)
+
+    atheris._trace_cmp = compare
 
 
 def mutate(run: Callable[[bytes], None], seeds: list[bytes], rng: random.Random, end: float) -> None:

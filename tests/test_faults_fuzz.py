@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import subprocess
 import sys
@@ -44,14 +45,66 @@ def test_findings_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / ".running").touch()
     folder = tmp_path / "findings" / "c"
     folder.mkdir(parents=True)
-    (folder / ".running").write_bytes(bytes(32 + (1 << 16)))
+    (folder / ".running").write_bytes(bytes(40 + (1 << 16)))
     done = subprocess.run(
         [sys.executable, "-c", code, "--inside", "c", "--seconds", "1", "--engine", "mutate", "--findings", "findings"],
         capture_output=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == -6
-    assert (folder / ".running").read_bytes()[32:36] == b"boom"
+    assert (folder / ".running").read_bytes()[40:44] == b"boom"
     assert [p.read_bytes() for p in folder.glob("AssertionError-*.input")] == [b"wrong"]
+
+
+def test_growth_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target that keeps more than it may is reported, with its sizes over the time."""
+    (tmp_path / "growing.py").write_text(
+        "from fuzz.target import Target\nkept = []\n"
+        "def run(data): kept.append(bytearray(20_000))\n"
+        "def target(): return Target(run, [b'a'], grows=8)\n"
+    )
+    start = tmp_path / "start.py"
+    start.write_text(
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(tmp_path)!r}]\n"
+        "import fuzz.target; fuzz.target.TARGETS['g'] = 'growing:target'\n"
+        "del sys.argv[1:3]\n"  # -m fuzz
+        "from fuzz.__main__ import main; sys.exit(main())"
+    )
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {start} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr("fuzz.driver.python", lambda: str(python))
+    result = fuzz("g", 1.5, seed=1, engine="mutate", findings=tmp_path / "found")
+    assert result["grown_mib"] > 8 and result["resident_mib"][-1] > result["resident_mib"][0] + 8
+    assert [name.split("-")[0] for name in result["findings"]] == ["grown"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="there is no atheris")
+def test_comparisons_are_given_back() -> None:
+    """What atheris keeps of comparisons is not taken for a leak of the target."""
+    code = """
+import sys, atheris
+from fuzz.driver import _plain_comparisons
+class Result:
+    alive = 0
+    def __init__(self): Result.alive += 1
+    def __del__(self): Result.alive -= 1
+class Value:
+    def __eq__(self, other): return Result()
+@atheris.instrument_func
+def compare(a, b): return a == b
+runs = 0
+def one(data):
+    global runs
+    if not runs: _plain_comparisons(atheris)
+    runs += 1
+    compare(Value(), Value())
+    if runs == 50:
+        print(Result.alive, flush=True)
+atheris.Setup([sys.argv[0], "-runs=100"], one)
+atheris.Fuzz()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.stdout == "0\n", done.stdout + done.stderr[-2000:]
 
 
 @pytest.mark.slow
