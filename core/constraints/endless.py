@@ -18,35 +18,31 @@ def is_endless(schema: Mapping[str, Any], target: Callable[[Any], Any]) -> bool:
         schema: whose size and nesting have been checked.
         target: of a reference, None where there is none.
     """
-    groups: dict[int, list[list[int]]] = {}  # per subschema: of each group one member has to be finite
     found: dict[int, Mapping[str, Any]] = {id(schema): schema}
     stack = [schema]
-    users: dict[int, set[int]] = {}
+    left: dict[
+        int, set[int]
+    ] = {}  # per subschema: numbers of its groups of which no member is known to be finite
+    users: dict[int, list[tuple[int, int]]] = {}  # in which groups of whom a subschema is a member
     while stack:
         subschema = stack.pop()
-        own = groups[id(subschema)] = []
-        for group in _demands(subschema, target):
+        own = left[id(subschema)] = set()
+        for number, group in enumerate(_demands(subschema, target)):
             if not all(isinstance(member, Mapping) for member in group):
                 continue  # true, false or malformed: demands nothing here
-            own.append([id(member) for member in group])
+            own.add(number)
             for member in group:
-                users.setdefault(id(member), set()).add(id(subschema))
+                users.setdefault(id(member), []).append((id(subschema), number))
                 if id(member) not in found:
                     found[id(member)] = member
                     stack.append(member)
-    finite: set[int] = set()
-    left = {
-        one: {number for number, _ in enumerate(members)} for one, members in groups.items()
-    }  # groups of which no member is known to be finite
     ready = [one for one, numbers in left.items() if not numbers]
+    finite = set(ready)
     while ready:
-        one = ready.pop()
-        if one in finite:
-            continue
-        finite.add(one)
-        for user in users.get(one, ()):
-            left[user] -= {number for number in left[user] if one in groups[user][number]}
-            if not left[user]:
+        for user, number in users.get(ready.pop(), ()):
+            left[user].discard(number)
+            if not left[user] and user not in finite:
+                finite.add(user)
                 ready.append(user)
     return id(schema) not in finite
 
