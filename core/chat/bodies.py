@@ -397,12 +397,11 @@ def _python_call(text: str) -> tuple[str, str]:
         key = key.strip()
         if not sign or key in arguments or not _WORD.fullmatch(key):
             raise Broken("arguments")
-        text = json_text(value)  # which forced calls are, and Python reads some escapes otherwise
-        if text is not None:
-            arguments[key] = json.loads(text)
-            continue
         try:
-            arguments[key] = _literal(ast.parse(value.strip(), mode="eval").body)
+            read = json_text(value)  # forced calls write JSON, some of whose escapes Python takes otherwise
+            arguments[key] = (
+                _literal(ast.parse(value.strip(), mode="eval").body) if read is None else json.loads(read)
+            )
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise Broken("python") from None
     try:

@@ -456,7 +456,10 @@ class _Message:
 
 
 def _closing(reader: Reader, closes: tuple[str, ...]) -> Chars[None]:
-    """Read a closing mark, if one comes; some models write a brace too many in front of it."""
+    """Read a closing mark, if one comes, or its beginning, where the answer is cut in it.
+
+    Some models write a brace too many in front of it.
+    """
     got = yield from reader.space()
     for _ in range(3):
         if not (yield from reader.match("}")):
@@ -465,4 +468,12 @@ def _closing(reader: Reader, closes: tuple[str, ...]) -> Chars[None]:
     for mark in filter(None, closes):
         if (yield from reader.match(mark)):
             return
-    reader.unread(got)
+    begun = ""
+    while any(mark.startswith(begun) for mark in closes):
+        c = yield from reader.read()
+        if not c and begun:
+            return
+        begun += c
+        if not c:
+            break
+    reader.unread(got + begun)
