@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from ggfw.errors import InvalidRequest
+from ggfw.records import dataclass
 
 __all__ = ["Address"]
 

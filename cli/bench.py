@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from ggfw.cli.loading import COUNT, load_options, model_argument, split_load_opt
 from ggfw.cli.profiling import profile_option, profiling
 from ggfw.cli.settings import setting, verb
 from ggfw.errors import InvalidRequest
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     from ggfw import Handle, Model

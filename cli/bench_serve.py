@@ -6,12 +6,12 @@ import random
 import statistics
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from ggfw.cli.client import Server, ServerError
 from ggfw.cli.remote import RemoteHandle
 from ggfw.errors import GgfwError
+from ggfw.records import dataclass
 
 __all__ = ["measure_server"]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ggfw.errors import InvalidRequest
+from ggfw.records import dataclass
 
 __all__ = ["Modelfile", "parse"]
 

@@ -6,12 +6,12 @@ whose own checksum is all that is checked; the newest file of that name comes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from ggfw.descriptors import resolve
 from ggfw.errors import GgfwError, InvalidRequest, SourceError
 from ggfw.model_source import Progress, Source, file_sha256, scheme_of
+from ggfw.records import dataclass
 from ggfw.registry import Registry
 
 __all__ = ["CATALOGUE", "DEFAULT", "Entry", "fetch", "fetch_reference", "find", "installed"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ggfw.records import dataclass
 from ggfw.svg import PALETTE, Svg, text_width
 
 __all__ = ["Bar", "Group", "bars", "rounded"]

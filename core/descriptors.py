@@ -10,10 +10,11 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from ggfw.errors import PluginError
+from ggfw.records import dataclass
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

@@ -14,18 +14,20 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import Distribution, EntryPoint
-from importlib.metadata import entry_points as installed_entry_points
+from dataclasses import field
 from types import FunctionType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from ggfw import hookspecs
 from ggfw.descriptors import KINDS, Descriptor
+from ggfw.entry_points import Door, installed
 from ggfw.hookspecs import GROUP, PLUGIN_API
+from ggfw.records import dataclass
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 #: Distribution whose plugins are the built-in ones.
 BUILTIN = "ggfw"
@@ -177,14 +179,15 @@ def discover(entry_points: Iterable[EntryPoint] | None, switches: Switches) -> F
         Sound descriptors, and rows for what is disabled, broken or incompatible. Never raises for a plugin's sake;
         only ``KeyboardInterrupt`` passes.
     """
-    if entry_points is None:
-        entry_points = installed_entry_points(group=GROUP)
-    doors = sorted(((_origin(ep), ep) for ep in entry_points), key=_load_order)
+    found_doors = installed(GROUP) if entry_points is None else [_door(ep) for ep in entry_points]
+    doors = sorted(
+        ((Origin(door.name, door.distribution, door.version), door) for door in found_doors), key=_load_order
+    )
     manager = _Manager(GROUP)
     manager.add_hookspecs(hookspecs)
     found = Found()
     owners: dict[str, Origin] = {}
-    for origin, ep in doors:
+    for origin, door in doors:
         owner = owners.setdefault(origin.plugin, origin)
         if owner is not origin:
             reason = f"the name belongs to the distribution {owner.distribution}; rename the entry point"
@@ -192,10 +195,10 @@ def discover(entry_points: Iterable[EntryPoint] | None, switches: Switches) -> F
         elif refusal := switches.refusal(origin):
             found.rows.append(origin.row("disabled", refusal))
         elif origin.builtin:
-            _open(manager, origin, ep, switches, found)
+            _open(manager, origin, door, switches, found)
         else:
             with _watched(origin):
-                _open(manager, origin, ep, switches, found)
+                _open(manager, origin, door, switches, found)
     return found
 
 
@@ -225,12 +228,12 @@ def _watched(origin: Origin) -> Iterator[None]:
 
 
 def _open(
-    manager: pluggy.PluginManager, origin: Origin, ep: EntryPoint, switches: Switches, found: Found
+    manager: pluggy.PluginManager, origin: Origin, door: Door, switches: Switches, found: Found
 ) -> None:
     """Import, check and ask one plugin; whatever it does wrong ends up in ``found.rows``."""
     stage = "import"
     try:
-        plugin = ep.load()
+        plugin = door.load()
         stage = "validate"
         api = getattr(plugin, "GGFW_PLUGIN_API", None)
         if api != PLUGIN_API:
@@ -323,28 +326,11 @@ def describe(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
 
 
-def _origin(ep: EntryPoint) -> Origin:
-    if ep.dist is None:  # made by hand, as tests do
-        return Origin(ep.name, "", "")
-    return Origin(ep.name, *_name_and_version(ep.dist))
+def _door(entry_point: EntryPoint | Door) -> Door:
+    return entry_point if isinstance(entry_point, Door) else Door.of(entry_point)
 
 
-@cache
-def _name_and_version(dist: Distribution) -> tuple[str, str]:
-    """Read two headers of a distribution's metadata, the others are of no use here: its own parser takes longer than
-    all the rest of the discovery. A distribution with damaged metadata has its entry points still, but no name."""
-    try:
-        text = dist.read_text("METADATA") or dist.read_text("PKG-INFO") or ""
-    except (OSError, UnicodeError):
-        return "", ""
-    head = text.partition("\n\n")[0]
-    fields = dict(
-        line.split(": ", 1) for line in head.splitlines() if line.startswith(("Name: ", "Version: "))
-    )
-    return fields.get("Name", "").strip(), fields.get("Version", "").strip()
-
-
-def _load_order(door: tuple[Origin, EntryPoint]) -> tuple[bool, str, str]:
+def _load_order(door: tuple[Origin, Door]) -> tuple[bool, str, str]:
     origin, _ = door
     return not origin.builtin, origin.plugin, origin.distribution
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from ggfw.errors import GgfwError
 from ggfw.gguf import GGUF
 from ggfw.gguf.analysis import kv_elements
+from ggfw.records import dataclass
 
 #: Bytes per element of the attention cache.
 KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}

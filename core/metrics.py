@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ggfw.records import dataclass
 
 #: Upper bounds of the buckets of step times, in seconds; the last bucket has none.
 STEP_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ggfw.errors import AmbiguousModel, GgfwError, ModelNotFound, UnknownArchitecture, UnsupportedError
 from ggfw.gguf import GGUF, split_name
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     from ggfw.registry import Registry

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from math import exp, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from ggfw.errors import InvalidRequest
 from ggfw.logprob_file import LogprobReader, LogprobWriter
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     from ggfw.library import Model

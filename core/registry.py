@@ -10,9 +10,8 @@ import os
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from importlib.metadata import EntryPoint
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ggfw.descriptors import (
     KINDS,
@@ -34,6 +33,9 @@ from ggfw.errors import (
     UnsupportedError,
     brief,
 )
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["Registry", "Row", "default_registry"]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from ggfw.errors import InvalidRequest
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     from ggfw.chat.dialect import Parser

@@ -11,11 +11,11 @@ prompt begins again), every STATE_EVERY tokens (where another one branches off),
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ggfw.cache import PAGE_SIZE, Cache, OutOfPages, Sequence
 from ggfw.cache.prefix import PrefixTree
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     from ggfw.execute.cache_memory import CacheMemory

@@ -14,11 +14,11 @@ import time
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ggfw.cache import PAGE_SIZE, Cache, OutOfPages
 from ggfw.execute.batch import Batch, Segment
+from ggfw.records import dataclass
 from ggfw.reuse import PrefixReuse
 from ggfw.running import Running
 from ggfw.step_times import StepTimes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ggfw.errors import BackendError, GgfwError, UnknownArchitecture, UnknownQuantFormat, UnsupportedError
@@ -17,6 +17,7 @@ from ggfw.graph.hparams import Hparams
 from ggfw.graph.pooling import pooling
 from ggfw.graph.weights import WeightRef
 from ggfw.model import Described, check_vocabulary
+from ggfw.records import dataclass
 from ggfw.registry import Registry, default_registry
 
 if TYPE_CHECKING:

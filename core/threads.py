@@ -7,10 +7,10 @@ container is stopped by the kernel in the middle of a step, while all others wai
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from ggfw.errors import InvalidRequest
+from ggfw.records import dataclass
 
 __all__ = ["ThreadChoice", "choose_threads", "default_threads"]
 

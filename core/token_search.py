@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 
 from ggfw import quants
 from ggfw.errors import InvalidRequest, UnsupportedError
 from ggfw.gguf import GGUF
+from ggfw.records import dataclass
 from ggfw.tokenizer import Tokenizer
 
 #: Elements that one thread turns into floats at a time: what fits its cache, four times as fast as what does not.

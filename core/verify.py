@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from ggfw.graph.plan import Q8, Q16, Step, View
 from ggfw.graph.tensor import SEQUENCES, Tensor
 from ggfw.graph.weights import WeightRef
 from ggfw.model import Described
+from ggfw.records import dataclass
 from ggfw.registry import default_registry
 from ggfw.threads import default_threads
 

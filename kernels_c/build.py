@@ -23,8 +23,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+
+from ggfw.records import dataclass
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "src"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceABC
-from dataclasses import dataclass
 
 from ggfw.errors import GgfwError
+from ggfw.records import dataclass
 
 #: Positions per page; kernels need a multiple of 16.
 PAGE_SIZE = 32

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from collections.abc import Sequence as SequenceABC
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ggfw.cache.pages import GIVEN_BACK, PAGE_SIZE, Cache, OutOfPages, Sequence
 from ggfw.cache.snapshots import Snapshots, State
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     from ggfw.execute.cache_memory import CacheMemory

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggfw.errors import CacheFileError
+from ggfw.records import dataclass
 
 MAGIC = b"GGFWKV\x01\n"
 _MOST_HEADER = 1 << 28

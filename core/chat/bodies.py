@@ -10,12 +10,12 @@ import ast
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ggfw.chat.jsonscan import JsonScanner, escaped, json_text, scan, written
 from ggfw.chat.reader import Broken, Chars, Reader, Sink
 from ggfw.chat.tools import Tools
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     from ggfw.chat.call_grammar import Lark

@@ -6,11 +6,11 @@ Every answer is looked for when it is first asked and kept; a probe takes about 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ggfw.chat.messages import REASONING, Message
+from ggfw.records import dataclass
 
 #: Renders a conversation with variables; None where the template refuses or fails.
 Probe = Callable[..., "str | None"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     from ggfw.sampling.logprobs import TokenLogprob

@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,6 +46,7 @@ from ggfw.chat.format import Format
 from ggfw.chat.splitter import Splitter
 from ggfw.chat.tools import Tools
 from ggfw.errors import InvalidRequest
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     from ggfw.constraints import Grammar

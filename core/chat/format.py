@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from ggfw.chat.bodies import Body
 from ggfw.chat.tools import Tools
+from ggfw.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ggfw.errors import InvalidRequest
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     from ggfw.chat.dialect import Reasoning

@@ -16,13 +16,13 @@ from __future__ import annotations
 import os
 import string
 from collections import deque
-from dataclasses import dataclass
 
 from ggfw.chat.bodies import arguments_object
 from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from ggfw.chat.format import CallForm, Format, Route
 from ggfw.chat.reader import SPACE, Broken, Chars, Reader, Sink
 from ggfw.chat.tools import Tools
+from ggfw.records import dataclass
 
 #: Characters of arguments that are held back while a call may still turn out to be text.
 HOLD = 256

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ggfw.chat.bodies import MAX_NAME, check_name
 from ggfw.chat.reader import Broken, Chars, Reader, Sink
 from ggfw.chat.tools import Tool, Tools
 from ggfw.chat.typed import is_text, kinds_of, property_of, typed
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     from ggfw.chat.call_grammar import Lark

@@ -6,7 +6,6 @@ import json
 import time
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -21,6 +20,7 @@ from ggfw.chat.metering import given_size
 from ggfw.chat.sandbox import ChatEnvironment, Refusal
 from ggfw.chat.tracked import Tracked, join, plain, spans, track
 from ggfw.errors import InvalidRequest, TemplateError
+from ggfw.records import dataclass
 
 #: Longest template that is compiled, in characters; the longest known one has 16,448.
 MAX_SOURCE = 1 << 17

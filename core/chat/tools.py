@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from ggfw.errors import InvalidRequest
+from ggfw.records import dataclass
 
 Choice = Literal["auto", "none", "required"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ggfw.constraints.limits import check_schema
 from ggfw.errors import InvalidRequest
+from ggfw.records import dataclass
 
 Kind = Literal["json_schema", "regex", "lark", "gbnf", "choice"]
 

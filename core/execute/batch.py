@@ -6,11 +6,13 @@ rows first) and hand results back in the order of the batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     from ggfw.cache import Sequence

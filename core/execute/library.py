@@ -9,12 +9,12 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import threading
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from ggfw.descriptors import KernelBackend, resolve
 from ggfw.errors import BackendError, PluginError
+from ggfw.records import dataclass
 from ggfw.registry import Registry, default_registry
 
 #: The ABI this core speaks (GGFW_KERNELS_ABI).

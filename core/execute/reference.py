@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from ggfw.graph.custom import SegmentRows
 from ggfw.graph.rope import Rope
 from ggfw.graph.tensor import Node, Tensor
 from ggfw.graph.weights import WeightRef
+from ggfw.records import dataclass
 
 
 @dataclass(slots=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from ggfw.gguf.metadata import MetadataArray
 from ggfw.gguf.reader import GGUF, FileLike
 from ggfw.gguf.tensors import TensorInfo
 from ggfw.gguf.types import FILE_TYPES
+from ggfw.records import dataclass
 
 SHORT_CONTEXT = 4096
 MAX_LAYERS = 2**16 - 1  # far above any model's; a damaged count must not cost lists of that length

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from ggfw.errors import GGUFError, ModelNotFound, brief
 from ggfw.gguf.cursor import Cursor
 from ggfw.gguf.metadata import Metadata, ValueType, read_metadata
 from ggfw.gguf.tensors import TensorInfo, TensorRecord, place_tensors, read_tensor_records
+from ggfw.records import dataclass
 
 DEFAULT_ALIGNMENT = 32
 VERSIONS = (2, 3)

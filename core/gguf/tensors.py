@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ggfw.errors import GGUFError, brief
 from ggfw.gguf.cursor import Cursor
 from ggfw.gguf.types import find_type, type_name
+from ggfw.records import dataclass
 
 MAX_DIMS = 4  # ggml's limit
 _MAX_ELEMENTS = 2**60  # their bytes in any type are a number that NumPy can count

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from ggfw.errors import InvalidRequest
 from ggfw.gguf.metadata import NUMPY_DTYPE, SCALAR_LAYOUT, MetadataArray, ValueType
+from ggfw.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

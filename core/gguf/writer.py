@@ -11,7 +11,6 @@ import io
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -26,6 +25,7 @@ from ggfw.gguf.split import shard_file_name
 from ggfw.gguf.tensors import MAX_DIMS, TensorInfo
 from ggfw.gguf.types import GGML_TYPE_BY_NAME, GGMLType, find_type
 from ggfw.gguf.values import I32, U16, Typed, encode_string, encode_value
+from ggfw.records import dataclass
 
 Bytes: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
 Payload: TypeAlias = (

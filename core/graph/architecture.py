@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
+
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     from ggfw.graph.builder import Graph

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ggfw.cache import PoolSpec
 from ggfw.errors import GraphError
 from ggfw.graph.builder import Graph
 from ggfw.graph.custom import StateSpec
 from ggfw.graph.tensor import Node
+from ggfw.records import dataclass
 
 
 @dataclass(frozen=True)

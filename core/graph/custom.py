@@ -7,10 +7,10 @@ calls with the function between them; its exception fails that step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ggfw.errors import GgfwError, PluginError
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
 from ggfw.graph.builder import Graph
 from ggfw.graph.tensor import Node, Tensor
 from ggfw.graph.weights import WeightRef
+from ggfw.records import dataclass
 
 __all__ = ["Box", "Outline", "Section", "outline"]
 

@@ -6,13 +6,14 @@ whose lives do not overlap share memory, unless everything is kept (verify, trac
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ggfw.errors import GraphError
 from ggfw.graph.cache_layout import CacheLayout
 from ggfw.graph.tensor import ROWS, Node, Tensor
 from ggfw.graph.weights import WeightRef
+from ggfw.records import dataclass
 
 #: Element types of views: enum ggfw_type.
 F32, I32, Q8, Q16 = 0, 1, 2, 3

@@ -6,10 +6,11 @@ Sources: RoPE (Su et al. 2021), YaRN (Peng et al. 2023), llama.cpp's ``ggml_rope
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ggfw.errors import InvalidRequest, ModelFileError
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,11 +6,12 @@ A tensor has one row per token (or per output, or per sequence: its *domain*); `
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ggfw.errors import GraphError
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     from ggfw.graph.builder import Graph

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, overload
 
 from ggfw.errors import ModelFileError
+from ggfw.records import dataclass
 
 
 @dataclass(frozen=True)

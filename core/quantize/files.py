@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from ggfw.gguf.writer import Payload, typed_metadata, write_gguf
 from ggfw.quantize.encode import encodable, encode
 from ggfw.quantize.importance import Importance
 from ggfw.quantize.recipes import Recipe, fitting, quantizable, recipe
+from ggfw.records import dataclass
 from ggfw.registry import default_registry
 
 #: Elements that one thread turns at a time: its floats stay near the processor's cache.

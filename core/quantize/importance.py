@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from ggfw.errors import InvalidRequest
 from ggfw.gguf import GGUF
 from ggfw.quants import dequantize
+from ggfw.records import dataclass
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 

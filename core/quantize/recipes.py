@@ -7,11 +7,12 @@ people expect of one: the format that most matrices get, and more bits for the m
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 
 from ggfw.errors import InvalidRequest
 from ggfw.gguf import TensorInfo
+from ggfw.records import dataclass
 
 #: What takes the place of a format whose blocks do not fit a row: the nearest with blocks of 32.
 _NARROW = {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from ggfw.records import dataclass
 from ggfw.sampling.dry import Breakers, Dry
 from ggfw.sampling.edits import Edit, LogitBias, MinTokens, Penalties, Window
 from ggfw.sampling.filters import TopNSigma, Xtc

@@ -12,11 +12,12 @@ import weakref
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
 
+from ggfw.records import dataclass
 from ggfw.sampling.arithmetic import F32, Ids
 
 #: ln of the largest float32: the exponent is capped so that base^exponent stays below it.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ggfw.records import dataclass
 from ggfw.sampling.arithmetic import as_row, best_first, select_best
 
 #: Entries so far below the best one cannot change a float64 sum, however many there are.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
 from ggfw.errors import InvalidRequest, ModelFileError
+from ggfw.records import dataclass
 from ggfw.sampling import checks, order
 from ggfw.sampling.order import DEFAULT_SAMPLERS
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ggfw.descriptors import SamplerStage, resolve
 from ggfw.errors import GgfwError, InvalidRequest, PluginError
+from ggfw.records import dataclass
 from ggfw.sampling.build import SamplerVocab
 from ggfw.sampling.chain import Sampler
 from ggfw.sampling.dry import Breakers

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from ggfw.errors import NonFiniteLogits
+from ggfw.records import dataclass
 from ggfw.sampling.arithmetic import F32, F64, NEG_INF, Ids, best_first, exp_differences, normalised
 from ggfw.sampling.rng import Pcg
 

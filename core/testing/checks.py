@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ggfw.descriptors import Descriptor, resolve
+from ggfw.records import dataclass
 
 __all__ = ["Checks", "Finding", "NotApplicable", "failures"]
 

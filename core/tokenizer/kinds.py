@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ggfw.errors import UnknownPreTokenizer, UnsupportedError, brief
+from ggfw.records import dataclass
 from ggfw.tokenizer.bytepair import BytePairEncoder, WhitespaceEncoder
 from ggfw.tokenizer.encoder import Encoder
 from ggfw.tokenizer.pretokenizers import DEFAULT, RULES, PreTokenizerRule

@@ -13,7 +13,9 @@ dropped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from ggfw.records import dataclass
 
 
 @dataclass(frozen=True)

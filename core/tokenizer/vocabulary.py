@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggfw.errors import ModelFileError, brief
+from ggfw.records import dataclass
 from ggfw.tokenizer import attributes as attr
 from ggfw.tokenizer.specials import SpecialTable, SpecialToken
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ggfw.chat.bodies import arguments_object, check_name
 from ggfw.chat.call_grammar import Lark
@@ -18,6 +17,7 @@ from ggfw.chat.reader import Broken, Chars, Reader, Sink
 from ggfw.chat.tools import Tools
 from ggfw.descriptors import ChatDialect
 from ggfw.hookspecs import hookimpl
+from ggfw.records import dataclass
 
 GGFW_PLUGIN_API = 1
 

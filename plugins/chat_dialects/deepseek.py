@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ggfw.chat.bodies import MAX_NAME, arguments_object, check_name
@@ -17,6 +16,7 @@ from ggfw.chat.tools import Tool, Tools
 from ggfw.chat.typed import is_text, kinds_of
 from ggfw.descriptors import ChatDialect
 from ggfw.hookspecs import hookimpl
+from ggfw.records import dataclass
 
 GGFW_PLUGIN_API = 1
 

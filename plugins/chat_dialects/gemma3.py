@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ggfw.chat.bodies import JsonCall, python_calls
 from ggfw.chat.call_grammar import Lark
@@ -15,6 +14,7 @@ from ggfw.chat.reader import SPACE, Broken, Chars, Reader, Sink
 from ggfw.chat.tools import Tools
 from ggfw.descriptors import ChatDialect
 from ggfw.hookspecs import hookimpl
+from ggfw.records import dataclass
 
 GGFW_PLUGIN_API = 1
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ggfw.chat.bodies import MAX_NAME, check_name
@@ -18,6 +17,7 @@ from ggfw.chat.tools import Tool, Tools
 from ggfw.chat.typed import kinds_of
 from ggfw.descriptors import ChatDialect
 from ggfw.hookspecs import hookimpl
+from ggfw.records import dataclass
 
 GGFW_PLUGIN_API = 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ggfw.chat.bodies import MAX_NAME, arguments_object, check_name
 from ggfw.chat.call_grammar import Lark
@@ -14,6 +13,7 @@ from ggfw.chat.reader import Chars, Reader, Sink
 from ggfw.chat.tools import Tools
 from ggfw.descriptors import ChatDialect
 from ggfw.hookspecs import hookimpl
+from ggfw.records import dataclass
 
 GGFW_PLUGIN_API = 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ggfw.chat.bodies import JsonCall, Pythonic
@@ -15,6 +14,7 @@ from ggfw.chat.reader import Chars, Reader, Sink
 from ggfw.chat.tools import Tools
 from ggfw.descriptors import ChatDialect
 from ggfw.hookspecs import hookimpl
+from ggfw.records import dataclass
 
 GGFW_PLUGIN_API = 1
 

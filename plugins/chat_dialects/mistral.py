@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ggfw.chat.bodies import MAX_NAME, JsonCall, arguments_object, check_name
@@ -14,6 +13,7 @@ from ggfw.chat.reader import Chars, Reader, Sink
 from ggfw.chat.tools import Tools
 from ggfw.descriptors import ChatDialect
 from ggfw.hookspecs import hookimpl
+from ggfw.records import dataclass
 
 GGFW_PLUGIN_API = 1
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ggfw.constraints.gbnf.lexemes import Alphabet, Automaton, Budget, Exhausted, automaton, conflicts
 from ggfw.constraints.gbnf.nodes import Alt, Chars, Node, Ref, Repeat, Seq, Token, seq
 from ggfw.constraints.gbnf.rules import ROOT, Rules, fixpoint, has_token, references, regular
+from ggfw.records import dataclass
 
 #: Characters of an expression with all its rules written out: as the only lexeme of a grammar, and beside others.
 MAX_WHOLE, MAX_LEXEME = 20_000, 2_000

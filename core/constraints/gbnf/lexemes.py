@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ggfw.constraints.gbnf.nodes import Alt, Chars, Node, Ref, Repeat, Seq
+from ggfw.records import dataclass
 
 #: States and pairs of states that are looked at for one grammar.
 BUDGET = 200_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ggfw.records import dataclass
 
 #: Closed ranges of code points.
 Ranges = tuple[tuple[int, int], ...]
