@@ -11,7 +11,7 @@ import pytest
 
 import ggfw
 from ggfw.descriptors import resolve
-from ggfw.errors import PluginError
+from ggfw.errors import GraphError, PluginError
 from ggfw.graph import StateSpec, custom, register_op
 from ggfw.registry import default_registry
 from ggfw.testing import tiny_gguf
@@ -71,6 +71,19 @@ def test_mistakes_name_the_op(
     register_op("odd", lambda x: x, numpy=body)
     with model_with(monkeypatch, "odd", backend) as model, pytest.raises(ggfw.GgfwError, match=said):
         model.generate("abc", max_tokens=2)
+
+
+def test_a_state_needs_all_rows(ops: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    register_op("kept", lambda x: x, state=lambda x: StateSpec(x), numpy=lambda x, segments, positions: x)
+
+    def build(self: Any, g: Any, hp: Any, w: Any, run: Any) -> None:
+        h = g.op("kept", g.select_outputs(g.embed(w["token_embd"])))
+        g.output(hidden=h, logits=g.linear(h, w["output"]))
+
+    spec = default_registry().architecture_for({"general.architecture": "llama"})
+    monkeypatch.setattr(resolve(spec.load), "build", build)
+    with pytest.raises(GraphError, match="'kept' keeps a state.*before select_outputs"):
+        ggfw.load(tiny_gguf())
 
 
 @pytest.mark.parametrize("shape", [5, (0,), (2.0,), None])

@@ -7,6 +7,7 @@ import pytest
 import synthetic_vocabs as vocabs
 
 from ggfw.errors import InvalidRequest, ModelFileError, UnknownPreTokenizer, UnsupportedError
+from ggfw.gguf import GGUF, gguf_bytes
 from ggfw.tokenizer import Tokenizer, TokenType
 
 
@@ -316,3 +317,22 @@ def test_ids_out_of_range() -> None:
     for token in (-1, tokenizer.n_vocab):
         with pytest.raises(InvalidRequest, match=str(token)):
             tokenizer.decode([token])
+
+
+def test_an_empty_array_of_merges_may_be_of_any_type() -> None:
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": [chr(c) for c in range(33, 127)],
+        "tokenizer.ggml.merges": [],
+    }
+    assert Tokenizer.from_metadata(GGUF.open(gguf_bytes(metadata)).metadata).encode("ab") == [64, 65]
+
+
+@pytest.mark.parametrize("value", [["a"], [[1]], "a"])
+def test_suppressed_tokens_must_be_numbers(value: object) -> None:
+    metadata = vocabs.bpe() | {"tokenizer.ggml.suppress_tokens": value}
+    with pytest.raises(ModelFileError, match="suppress_tokens"):
+        Tokenizer.from_metadata(metadata)
+    kept = Tokenizer.from_metadata(vocabs.bpe() | {"tokenizer.ggml.suppress_tokens": [3, -1, 10**9]})
+    assert kept.suppressed_ids == (3,)

@@ -476,6 +476,10 @@ class Graph(RecurrentOps):
         op = custom_op(name)
         shape = tuple(op.shape_rule(*(t.shape for t in inputs), **attrs))
         domain = inputs[0].domain if inputs else ROWS
+        if domain != ROWS and op.state is not None:
+            raise GraphError(
+                f"op {name!r} keeps a state, so it has to see all rows; call it before select_outputs"
+            )
         return self.node("custom", inputs, (shape,), domain, name, custom=op, attrs=attrs)[0]
 
     def output(self, *, hidden: Tensor, logits: Tensor | None = None, pooled: Tensor | None = None) -> None:

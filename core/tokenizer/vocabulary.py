@@ -46,7 +46,8 @@ def text_array(metadata: Mapping[str, Any], key: str) -> list[str] | None:
     if isinstance(value, str | Mapping):
         raise ModelFileError(f"metadata key {key!r} is no array; an array of strings was expected")
     try:
-        items: list[str] = value.strings() if hasattr(value, "strings") else list(value)
+        # An empty array may be of any type: a writer cannot tell from its elements.
+        items: list[str] = value.strings() if hasattr(value, "strings") and len(value) else list(value)
     except TypeError as e:
         raise ModelFileError(f"metadata key {key!r} must be an array of strings: {e}") from None
     if wrong := set(map(type, items)) - {str}:
@@ -56,8 +57,9 @@ def text_array(metadata: Mapping[str, Any], key: str) -> list[str] | None:
     return items
 
 
-def number_array(metadata: Mapping[str, Any], key: str, count: int) -> NDArray[Any] | None:
-    """A numeric array of the metadata with one element per token, or None if the key is absent.
+def number_array(metadata: Mapping[str, Any], key: str, count: int | None) -> NDArray[Any] | None:
+    """A numeric array of the metadata with one element per token (``count`` None: of any length), or None if the key is
+    absent.
 
     Raises:
         ModelFileError: the value is not numeric, or shorter than the vocabulary.
@@ -71,7 +73,7 @@ def number_array(metadata: Mapping[str, Any], key: str, count: int) -> NDArray[A
         raise ModelFileError(f"metadata key {key!r} must be an array of numbers") from None
     if numbers.dtype.kind not in "iuf" or numbers.ndim != 1:
         raise ModelFileError(f"metadata key {key!r} must be an array of numbers")
-    if len(numbers) < count:
+    if count is not None and len(numbers) < count:
         raise ModelFileError(f"metadata key {key!r} has {len(numbers)} elements for {count} tokens")
     return numbers[:count]
 
@@ -134,7 +136,7 @@ class Vocabulary:
         roles = _read_roles(metadata, default_roles, count, warnings)
         eog = attr.correct_attributes(bits, index.get, roles)
         attr.strip_attributes(bits, index.get, metadata)
-        suppressed = metadata.get(_PREFIX + "suppress_tokens")
+        suppressed = number_array(metadata, _PREFIX + "suppress_tokens", None)
         return cls(
             tokens=tokens,
             index=index,
@@ -142,7 +144,7 @@ class Vocabulary:
             scores=np.zeros(count, np.float32) if scores is None else np.asarray(scores, np.float32),
             roles=roles,
             eog_ids=eog,
-            suppressed=tuple(int(i) for i in suppressed if 0 <= int(i) < count)
+            suppressed=tuple(int(i) for i in suppressed.tolist() if 0 <= i < count)
             if suppressed is not None
             else (),
         )
