@@ -98,6 +98,20 @@ def test_what_is_remembered_has_bounds() -> None:
     assert len(spelling) == 0
 
 
+def test_a_conversation_that_is_used_is_remembered_longest() -> None:
+    a, b, ab = PIECES.index(b"a"), PIECES.index(b"b"), PIECES.index(b"ab")
+    spelling = respelling()
+    spelling.remember(None, [ab, ab])
+    for n in range(MOST_CONVERSATIONS - 1):
+        spelling.remember(n, [a])
+    assert spelling.respell(None, [a, b, a, b]) == [ab, ab]  # a use
+    spelling.remember("one", [a])
+    assert spelling.respell(None, [a, b, a, b]) == [ab, ab]
+    for n in range(MOST_CONVERSATIONS):
+        spelling.remember(str(n), [a])
+    assert spelling.respell(None, [a, b, a, b]) == [a, b, a, b]
+
+
 def test_ten_turns_in_tokens_of_the_models_own() -> None:
     """The tokenizer knows bytes only, the model answers in words."""
     model = FakeModel(pieces=["hello ", "world ", "again "], n_ctx=2048, n_parallel=1)

@@ -554,3 +554,16 @@ def test_places_of_further_stages() -> None:
     assert names("temperature;worst;top_k") == ["temperature", "worst", "top_k"]
     assert names("top_k;temperature") == ["top_k", "worst", "temperature"]
     assert names("worst;top_k") == ["worst", "top_k"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_token_without_a_draw_teaches_mirostat_nothing(version: int) -> None:
+    """A draw teaches once; tokens that follow without one (forced, or refused and drawn elsewhere) do not."""
+    made = sampler(mirostat=version, mirostat_tau=2.0, mirostat_eta=0.3, temperature=1.0)
+    steering = made._stages[-1]
+    token = made.pick(logs(0.5, 0.3, 0.2))
+    made.accept(token)
+    learned = steering.mu
+    assert learned != 4.0
+    made.accept(token)
+    assert steering.mu == learned
