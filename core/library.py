@@ -406,7 +406,7 @@ class Model(Evaluations):
         first = build(options)
         first.params = with_seed(first.params)
         # Parsers and constraints remember what they have seen, so each choice is built anew.
-        seeds = ((first.params.seed or 0) + i for i in range(1, n))
+        seeds = (first.params.for_choice(i).seed for i in range(1, n))
         handles = self.engine.submit_choices([first, *(build({**options, "seed": s}) for s in seeds)])
         try:
             return [handle.result() for handle in handles]

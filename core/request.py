@@ -43,9 +43,9 @@ class Request:
         prompt: token ids, BOS included where the model wants one; at least one.
         params: sampling parameters; a seed of None or -1 is replaced by a fresh one at submission.
         max_tokens: tokens to draw at most; None or -1 means to the end of the context.
-        stop: stop strings; the text ends before the first one. They are looked for in the raw text, reasoning included.
+        stop: stop strings; the text ends before the first one. They end visible text and reasoning, not marks or calls.
         ignore_eos: never draw a token that ends the generation.
-        constraint: a grammar or the like; makes the row a host row.
+        constraint: a grammar or the like; Python judges what is drawn.
         timeout: seconds from submission after which the request fails with DeadlineExceeded; None = never.
         parser: splits the text into deltas; None = everything is text.
         special_tokens: whether the text shows control tokens.

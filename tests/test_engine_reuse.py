@@ -273,3 +273,15 @@ def test_a_prompt_that_fills_the_pool_comes_again(name: str, n: int) -> None:
             if name != "qwen35":  # a snapshot may stand in the last page only
                 assert again.usage.cached_tokens >= n - 2 * PAGE_SIZE
         assert model.loaded.cache.n_pages_used() == 0
+
+
+@pytest.mark.parametrize("seed", [0, -2, -3, 2**63 - 1, 2**64 - 2, 2**64 - 1])
+def test_seeds_of_choices_wrap_around(seed: int) -> None:
+    """None of them is -1, which stands for a fresh one, or too large."""
+    with load("llama", ctx=64) as model:
+        twice = [
+            [r.token_ids for r in model.generate_choices([5, 6], 4, seed=seed, max_tokens=12)]
+            for _ in range(2)
+        ]
+        assert twice[0] == twice[1] and len(set(twice[0])) == 4
+        assert twice[0][0] == model.generate([5, 6], seed=seed, max_tokens=12).token_ids
