@@ -101,13 +101,14 @@ def describe(
     alone = parts is None or parts[2] < 2
     key = (str(path), status.st_size, status.st_mtime_ns, status.st_ino)
     try:
-        if not (alone and key in _headers):
+        found = _headers.get(key) if alone else None
+        if found is None:
             with GGUF.open(path) as gguf:
                 found = _facts(gguf)
             if len(_headers) >= MAX_KEPT:
                 _headers.clear()
             _headers[key] = found
-        facts |= _headers[key]
+        facts |= found
     except (GgfwError, OSError) as error:
         return ModelEntry(**facts, state="broken", reason=str(error))
     if "mmproj" in path.name.lower() or facts["architecture"] == "clip":

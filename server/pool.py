@@ -176,6 +176,7 @@ class Pool:
     ) -> None:
         self.keep_alive = keep_alive
         self.clock = clock
+        #: By id. Threads that fetch or derive models add to it: who goes through it goes through a copy.
         self.entries: dict[str, Entry] = {}
         self.default: Entry | None = None
         #: Gives the models that the folders hold now; called in a thread. None: nobody looks again.
@@ -246,7 +247,7 @@ class Pool:
             return self.default
         wanted = name.lower()
         for spelling in (wanted, wanted.removesuffix(":latest")):
-            for entry in self.entries.values():
+            for entry in tuple(self.entries.values()):
                 if spelling in entry.names:
                     return entry
             if spelling in self.absent:
@@ -276,11 +277,11 @@ class Pool:
             return
         async with self._looking:
             found = await asyncio.to_thread(self.discover)
-        for entry in list(self.entries.values()):
+        for entry in tuple(self.entries.values()):
             if self._is_gone(entry):
                 self._forget(entry)
-        paths = {path: entry for entry in self.entries.values() if (path := _real_path(entry))}
-        taken = {name for entry in self.entries.values() for name in entry.names}
+        paths = {path: entry for entry in tuple(self.entries.values()) if (path := _real_path(entry))}
+        taken = {name for entry in tuple(self.entries.values()) for name in entry.names}
         for new in found:
             old = paths.get(_real_path(new))
             if old is None and new.id.lower() not in taken:
@@ -298,7 +299,7 @@ class Pool:
     def _forget(self, entry: Entry) -> None:
         """Forget a model whose file has gone; those that were made from it are kept for when it comes again."""
         self.log("model_gone", {"model": entry.id})
-        for derived in [e for e in self.entries.values() if e.base is entry]:
+        for derived in [e for e in tuple(self.entries.values()) if e.base is entry]:
             self.remove(derived)
             if derived.revive is not None:
                 self.absent[derived.id.lower()] = derived.revive
@@ -384,11 +385,13 @@ class Pool:
                 for thread in [t for t in self._closing if t.is_alive()]:
                     await asyncio.to_thread(thread.join)
                 idle = [
-                    e for e in self.entries.values() if e.slot is not None and e.slot.owned and not e.users
+                    e
+                    for e in tuple(self.entries.values())
+                    if e.slot is not None and e.slot.owned and not e.users
                 ]
                 slots = [e.slot for e in idle if e.slot is not None]
                 held = [slot for slot in self._slots() if slot not in slots]
-                reserved = sum(e.reserved for e in self.entries.values())
+                reserved = sum(e.reserved for e in tuple(self.entries.values()))
                 ctx: int | None = None
                 if not self.room.fits(found, [*held, *slots], reserved):
                     # Looked at before anybody has to go: what can never fit costs nobody his model.
@@ -403,7 +406,7 @@ class Pool:
                 return ctx
 
     def _slots(self) -> Iterator[Slot]:
-        for entry in self.entries.values():
+        for entry in tuple(self.entries.values()):
             if entry.slot is not None:
                 yield entry.slot
 
@@ -418,7 +421,7 @@ class Pool:
     def expire(self) -> None:
         """Unload what is over its time and not in use."""
         now = self.clock()
-        for entry in self.entries.values():
+        for entry in tuple(self.entries.values()):
             due = entry.expires is not None and entry.expires <= now
             if due and entry.slot is not None and not entry.users:
                 self._unload(entry, "keep_alive")
@@ -454,7 +457,7 @@ class Pool:
 
     def close(self) -> None:
         """Close all models that the pool has loaded itself, and wait for it."""
-        for entry in self.entries.values():
+        for entry in tuple(self.entries.values()):
             slot, entry.slot = entry.slot, None
             if slot is not None and slot.owned:
                 slot.owned = False

@@ -120,7 +120,7 @@ class Store:
 
     def add_file(self, path: Path, *names: str) -> Entry:
         """Make a file known; one that is known already stays as it is."""
-        for entry in self.pool.entries.values():
+        for entry in tuple(self.pool.entries.values()):
             if entry.facts.get("path") == str(path):
                 return entry
         from ggfw.models import describe
@@ -209,7 +209,7 @@ class Store:
             self._file(entry.id).unlink(missing_ok=True)
             self.pool.remove(entry)
             return
-        needed = [e.id for e in self.pool.entries.values() if e.base is entry]
+        needed = [e.id for e in tuple(self.pool.entries.values()) if e.base is entry]
         if needed:
             raise Conflict(f"{entry.id} is what {', '.join(needed)} was made from; delete that first")
         path = Path(str(entry.info.get("path") or ""))
@@ -243,7 +243,7 @@ class Store:
         if "blob" in preset:
             return self.add_file(self.blob(preset["blob"]))
         wanted = str(preset["from"])
-        for entry in self.pool.entries.values():
+        for entry in tuple(self.pool.entries.values()):
             path = str(entry.info.get("path") or "")
             if path and wanted in (path, os.path.realpath(path)):
                 return entry.base or entry
