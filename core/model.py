@@ -322,7 +322,9 @@ def _executor(
         return ReferenceExecutor(described.graph, described.layout, described.gguf, cache, max_rows=ubatch)
     from ggfw.execute.kernel_set import DEFAULT_ACTIVATIONS, KernelSet
     from ggfw.execute.native import NativeExecutor
+    from ggfw.free_memory import check_room
 
+    check_room(described.gguf)
     return NativeExecutor(
         described.graph,
         described.gguf,
