@@ -237,6 +237,8 @@ def comparison(operator: str, left: Any, right: Any) -> None:
 
 def looked_up(key: Any) -> Any:
     """``key``, by which something is to be found: it is hashed or, where nothing is found, named in a message."""
+    if isinstance(key, str) and len(key) > limits.MAX_SLOW:
+        raise limits.LimitExceeded(f"it looks something up by a text of {len(key)} characters")
     if isinstance(key, str | int):
         limits.budget().tick()
     else:
