@@ -41,6 +41,8 @@ def take(report: Path) -> None:
     old = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {"rows": []}
     rows = {(row["model"], row["measure"]): row for row in old["rows"]}
     for row in new["rows"]:
+        if row["measure"] not in TITLES or row.get("build", "best") != new["llama_cpp"]["variant"]:
+            continue  # the tables show the best build
         if row["ratio"] is None or row["forced"] and row["foreign_cpu"] > 0.1 or not row["calm"]:
             print(
                 f"left out, because the machine was not quiet: {row['model']} {row['measure']}",

@@ -19,19 +19,22 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from peers_build import VARIANTS, Build, PeersError, ensure_build, file_sha256
+from peers_build import VARIANTS, Build, PeersError, ensure_build, file_sha256, resolve_variant
 from peers_machine import Machine, busy_reason, describe_machine, observe_load
 from peers_results import Results, format_table, summarise, table_rows, wants_pair
 from peers_run import MEASURES, Lengths, Measure, Task, choose_flash_attention, describe, take_sample
 
 BENCH = Path(__file__).resolve().parent
 ROOT = BENCH / "peers"
-DEFAULT_MEASURES = ("prompt", "decode", "start", "memory")  # `parallel` when asked for
+#: What `all` stands for; what is the same here (without AMX `noamx` is `best`) is built and measured once.
+ALL_VARIANTS = ("best", "noamx", "avx2")
+SYNTHETIC = "synthetic-llama-1b-Q4_K_M.gguf"  # beside the default models: 1.1 billion random parameters
 # Patterns (lower case) of the two models that the published tables use.
 DEFAULT_MODELS = ("smollm2-135m-instruct*q4_1.gguf", "gemma-3-270m*q4_k_m.gguf")
 SOURCE_FOLDERS = ("core", "plugins", "kernels_c", "cli")
@@ -46,7 +49,7 @@ def parse_only(text: str) -> tuple[str, ...]:
         raise PeersError(
             f"unknown measure {unknown[0]!r}: ONLY takes a comma-separated list of {', '.join(MEASURES)}"
         )
-    return tuple(name for name in MEASURES if name in names) or DEFAULT_MEASURES
+    return tuple(name for name in MEASURES if name in names) or tuple(MEASURES)
 
 
 def model_folders(environment: dict[str, str]) -> list[Path]:
@@ -127,7 +130,13 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     add("--model", action="append", type=Path, default=[], metavar="PATH", help="one more model; repeatable")
     add("--only", default=os.environ.get("ONLY", ""), help=f"measures: {','.join(MEASURES)} (or ONLY=…)")
-    add("--variant", default="best", help=f"llama.cpp build: {', '.join(VARIANTS)}, each also with -openmp")
+    add(
+        "--variant",
+        default="all",
+        help=f"llama.cpp builds: {', '.join(VARIANTS)}, each also with -openmp; several with commas; or all",
+    )
+    add("--no-synthetic", action="store_true", help="leave the synthetic 1B model out of the default models")
+    add("--busy", action="store_true", help="the measures decode and busy alone")
     add("--threads", type=int, default=0, help="threads of both sides (default: cores this process may use)")
     add("--pairs", type=int, default=5, help="pairs of runs per measure (default 5)")
     add("--repeat", type=int, default=1, help="repetitions inside a run of the speed measures (default 1)")
@@ -201,8 +210,10 @@ def run_pairs(
         results.save()
     fa = entry["flash_attention"]["chosen"]
     while wants_pair(entry["pairs"], pairs, measure.timed):
-        llama = take_sample(measure.llama(build, task, fa), measure.read_llama)
-        ggfw = take_sample(measure.ggfw(command, task), measure.read_ggfw) if command else None
+        llama = take_sample(measure.llama(build, task, fa), measure.read_llama, measure.beside)
+        ggfw = (
+            take_sample(measure.ggfw(command, task), measure.read_ggfw, measure.beside) if command else None
+        )
         entry["pairs"].append(
             {
                 "llama": llama.as_dict(),
@@ -222,11 +233,40 @@ def run_pairs(
         )
 
 
-def report_of(model: Path, measure: Measure, task: Task, entry: dict[str, Any], pairs: int) -> dict[str, Any]:
+def resolve_variants(text: str, machine: Machine) -> list[str]:
+    """The builds of a comma-separated list, or of ``all`` (those that run here), each once, in this order.
+
+    Raises `PeersError` for an unknown name, or one that was named and cannot run here.
+    """
+    if text == "all":
+        runs = [name for name in ALL_VARIANTS if name != "avx2" or machine.has("avx2")]
+    else:
+        runs = [name.strip() for name in text.split(",") if name.strip()]
+    return list(dict.fromkeys(resolve_variant(name, machine) for name in runs))
+
+
+def synthetic_model(folder: Path) -> Path:
+    """The 1B-class llama of random blocks, Q4_K_M's mixture (`synthetic.py`), written on first use (640 MiB)."""
+    path = folder / SYNTHETIC
+    if not path.is_file():
+        print(f"writing {path}", file=sys.stderr, flush=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        command = [sys.executable, str(BENCH / "synthetic.py"), "llama", str(part), "--type", "Q4_K_M"]
+        if subprocess.run(command, stdout=subprocess.DEVNULL).returncode != 0:
+            raise PeersError("the synthetic model could not be written: see above, or pass --no-synthetic")
+        part.replace(path)
+    return path
+
+
+def report_of(
+    model: Path, measure: Measure, task: Task, entry: dict[str, Any], pairs: int, variant: str = "best"
+) -> dict[str, Any]:
     """One row of the report: medians, ratio, conditions, and the pairs themselves."""
     summary = summarise(entry["pairs"], pairs, measure.timed)
     return {
         "model": model.name,
+        "build": variant,
         "measure": measure.name,
         "title": describe(measure, task.lengths),
         "unit": measure.unit,
@@ -248,8 +288,12 @@ def report_of(model: Path, measure: Measure, task: Task, entry: dict[str, Any], 
 def compare(args: argparse.Namespace) -> dict[str, Any]:
     """Build, measure and return the report (JSON-ready). Raises `PeersError`."""
     machine = describe_machine()
-    only = parse_only(args.only)
-    models = [*args.models, *args.model] or find_models(model_folders(dict(os.environ)))
+    only = ("decode", "busy") if args.busy else parse_only(args.only)
+    models = [*args.models, *args.model]
+    if not models:
+        models = find_models(model_folders(dict(os.environ)))
+        if not args.no_synthetic and not args.build_only:
+            models.append(synthetic_model(ROOT))
     if not models and not args.build_only:
         raise PeersError(
             "none of the default models was found: pass a MODEL, point GGFW_TEST_MODELS at their folder, "
@@ -261,8 +305,10 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     command = None if args.llama_only or args.build_only else find_ggfw(args.ggfw)
     version = ggfw_version(command) if command else None
 
-    build = ensure_build(ROOT, args.variant, machine, sdist=args.sdist, jobs=args.jobs, update=args.update)
-    backend = args.ggfw_backend or default_backend(args.variant, machine)
+    builds = [
+        ensure_build(ROOT, variant, machine, sdist=args.sdist, jobs=args.jobs, update=args.update)
+        for variant in resolve_variants(args.variant, machine)
+    ]
     lengths = Lengths(
         prompt=args.prompt_tokens, new=args.new_tokens, depth=args.depth, parallel=args.parallel, ctx=args.ctx
     )
@@ -270,7 +316,8 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     report: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": machine.as_dict(),
-        "llama_cpp": build.as_dict(),
+        "llama_cpp": builds[0].as_dict(),
+        "builds": [build.as_dict() for build in builds],
         "ggfw": None,
         "threads": threads,
         "rows": [],
@@ -280,7 +327,6 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
             "version": version,
             "source": source_fingerprint(BENCH.parent),
             "route": "step loop alone (--raw)" if args.raw else "engine, sampler, decoder",
-            "backend": backend or "chosen by ggfw",
             "environment": {key: value for key, value in os.environ.items() if key.startswith("GGFW_")},
         }
     if args.build_only:
@@ -295,8 +341,9 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
         results = Results(args.results)
     forced: str | None = None
     looked = False
-    for model in models:
+    for model, build in product(models, builds):
         sha256 = file_sha256(model)  # also warms the page cache: no side reads a cold disk
+        backend = args.ggfw_backend or default_backend(build.variant, machine)
         task = Task(model, threads, lengths, args.repeat, args.raw, backend)
         for name in only:
             measure = MEASURES[name]
@@ -304,7 +351,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
                 "machine": machine.key,
                 "model": {"bytes": model.stat().st_size, "sha256": sha256},
                 "llama_cpp": build.digest,
-                "ggfw": report["ggfw"],
+                "ggfw": report["ggfw"] and {**report["ggfw"], "backend": backend or "chosen by ggfw"},
                 "measure": name,
                 # the commands themselves, without paths: whatever changes them starts a new entry
                 "commands": [
@@ -316,29 +363,54 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
             if wants_pair(entry["pairs"], args.pairs, measure.timed):
                 if not looked:
                     forced, looked = quiet_or_refuse(args.force, args.wait), True
-                print(f"{model.name}: {describe(measure, lengths)}", file=sys.stderr, flush=True)
+                print(
+                    f"{model.name}, build {build.variant}: {describe(measure, lengths)}",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 run_pairs(measure, build, task, command, entry, results, args.pairs, forced)
-            report["rows"].append(report_of(model, measure, task, entry, args.pairs))
+            report["rows"].append(report_of(model, measure, task, entry, args.pairs, build.variant))
+    keep_shares(report["rows"])
     return report
+
+
+def keep_shares(rows: list[dict[str, Any]]) -> None:
+    """Add to every row of the measure `busy` what share of its undisturbed decode speed each side kept.
+
+    ``kept`` is ``{"llama": share, "ggfw": share}``; a side's share is absent where its decode row or value is.
+    """
+    alone = {(row["model"], row["build"]): row for row in rows if row["measure"] == "decode"}
+    for row in rows:
+        if row["measure"] == "busy":
+            other = alone.get((row["model"], row["build"]), {})
+            row["kept"] = {
+                side: row[side] / other[side] for side in ("llama", "ggfw") if row[side] and other.get(side)
+            }
 
 
 def heading(report: dict[str, Any]) -> str:
     """Machine, date, versions and flags, as the lines above the table."""
-    machine, llama, ggfw = report["machine"], report["llama_cpp"], report["ggfw"]
-    native = [
-        flag for flag in llama["flags"] if flag.startswith(("-DGGML_", "-DCMAKE_C_FLAGS", "-DCMAKE_BUILD"))
-    ]
+    machine, ggfw = report["machine"], report["ggfw"]
     lines = [
         f"{report['date']}  {machine['cpu']}, {machine['physical_cores']} cores "
         f"({machine['logical_cpus']} CPUs allowed), {machine['memory_bytes'] / 1e9:.1f} GB, "
         f"governor {machine['governor']}, Linux {machine['kernel']}",
         f"features: {' '.join(machine['features'])}; threads: {report['threads']}",
-        f"llama.cpp: {llama['package']} {llama['version']}, build {llama['variant']}, {llama['compiler']}, "
-        + " ".join(native),
     ]
+    for llama in report["builds"]:
+        native = [
+            flag
+            for flag in llama["flags"]
+            if flag.startswith(("-DGGML_", "-DCMAKE_C_FLAGS", "-DCMAKE_BUILD"))
+        ]
+        lines.append(
+            f"llama.cpp: {llama['package']} {llama['version']}, build {llama['variant']}, {llama['compiler']}, "
+            + " ".join(native)
+        )
     if ggfw:
         lines.append(
-            f"ggfw: {ggfw['version']}, source {ggfw['source']}, {ggfw['route']}, backend {ggfw['backend']}"
+            f"ggfw: {ggfw['version']}, source {ggfw['source']}, {ggfw['route']}; beside the build avx2 with "
+            "--backend avx2"
         )
     return "\n".join(lines)
 

@@ -130,6 +130,7 @@ def table_rows(reports: list[dict[str, Any]]) -> list[list[str]]:
     rows = [
         [
             "model",
+            "build",
             "measure",
             "llama.cpp",
             "-fa",
@@ -144,13 +145,19 @@ def table_rows(reports: list[dict[str, Any]]) -> list[list[str]]:
         ratio, spread = report["ratio"], report["spread"]
         better = "higher" if report["higher_is_better"] else "lower"
         left_out = "left out" if report["calm"] else "USED: too few calm ones"
+        kept = report.get("kept") or {}
+        title = report["title"]
+        if kept:
+            names = {"llama": "llama.cpp", "ggfw": "ggfw"}
+            title += f" ({', '.join(f'{names[side]} keeps {share:.0%}' for side, share in kept.items())})"
         notes = f"{report['foreign_cpu']:.0%}" + (
             f", {report['disturbed']} disturbed pairs {left_out}" if report["disturbed"] else ""
         )
         rows.append(
             [
                 report["model"],
-                report["title"],
+                report["build"],
+                title,
                 format_value(report["llama"], report["unit"]),
                 "on" if report["flash_attention"]["chosen"] else "off",
                 format_value(report["ggfw"], report["unit"]),

@@ -6,11 +6,13 @@ compared with what is in bench/README.md. Parsing is kept apart from running so 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -89,7 +91,8 @@ class Measure:
     """How one quantity is measured on both sides.
 
     ``timed`` is False where the value does not depend on how fast the process ran, so that other processes
-    cannot disturb it. ``llama(build, task, fa)`` and ``ggfw(command, task)`` give argument vectors, ``read_llama`` and
+    cannot disturb it; ``beside`` is True where another process takes all it can get of one core meanwhile.
+    ``llama(build, task, fa)`` and ``ggfw(command, task)`` give argument vectors, ``read_llama`` and
     ``read_ggfw`` turn an `Outcome` into the value.
     """
 
@@ -102,6 +105,7 @@ class Measure:
     read_llama: Callable[[Outcome], float]
     read_ggfw: Callable[[Outcome], float]
     timed: bool = True
+    beside: bool = False
 
 
 # --------------------------------------------------------------------------------------------- commands
@@ -249,6 +253,19 @@ MEASURES: dict[str, Measure] = {
             lambda out: parse_ggfw_bench_any(out.stdout, "decode_tokens_per_second"),
         ),
         Measure(
+            "busy",
+            "decode {new} tokens beside a busy process",
+            "tok/s",
+            True,
+            lambda build, task, fa: _llama_bench(build, task, fa, 0, task.lengths.new, task.lengths.depth),
+            lambda command, task: _ggfw_bench(
+                command, task, max(1, task.lengths.depth), task.lengths.new, [], task.repeat
+            ),
+            lambda out: parse_llama_bench(out.stdout),
+            lambda out: parse_ggfw_bench(out.stdout, "decode_tokens_per_second"),
+            beside=True,
+        ),
+        Measure(
             "start",
             "start to first token, context {ctx}",
             "s",
@@ -294,14 +311,37 @@ def child_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("LLAMA_", "GGML_"))}
 
 
-def run_process(argv: list[str], timeout: float = RUN_TIMEOUT_SECONDS) -> Outcome:
-    """Run ``argv`` with stdin empty and stdout piped; see `Outcome`.
+class Spinner:
+    """Context manager: a process that takes all it can get of one core, not pinned, at normal priority.
+
+    ``cpu`` is the CPU time that it has used, once it has been left.
+    """
+
+    cpu = 0.0
+
+    def __enter__(self) -> Spinner:
+        self._child = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+        time.sleep(0.2)  # the interpreter starts
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._child.kill()
+        _, status, usage = os.wait4(self._child.pid, 0)
+        self._child.returncode = os.waitstatus_to_exitcode(status)
+        self.cpu = usage.ru_utime + usage.ru_stime
+
+
+def run_process(argv: list[str], timeout: float = RUN_TIMEOUT_SECONDS, beside: bool = False) -> Outcome:
+    """Run ``argv`` with stdin empty and stdout piped, ``beside`` a `Spinner` where asked for; see `Outcome`.
+
+    The spinner's CPU time does not count as that of others.
 
     Raises `PeersError` with the end of stderr when it cannot be started, fails or exceeds ``timeout``
     seconds (it is killed then).
     """
-    with tempfile.TemporaryFile() as errors:
-        clock, start = CpuClock(), time.perf_counter()
+    with tempfile.TemporaryFile() as errors, contextlib.ExitStack() as stack:
+        clock, spinner = CpuClock(), stack.enter_context(Spinner()) if beside else None
+        start = time.perf_counter()
         try:
             child = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=child_environment()
@@ -330,7 +370,8 @@ def run_process(argv: list[str], timeout: float = RUN_TIMEOUT_SECONDS) -> Outcom
             child.stdout.close()
         child.returncode = os.waitstatus_to_exitcode(status)  # reaped above: Popen must not wait again
         cpu = usage.ru_utime + usage.ru_stime
-        foreign = clock.foreign_share(cpu)
+        stack.close()
+        foreign = clock.foreign_share(cpu + (spinner.cpu if spinner else 0.0))
         if child.returncode != 0:
             errors.seek(0)
             tail = "\n".join(errors.read().decode(errors="replace").strip().splitlines()[-8:])
@@ -340,9 +381,9 @@ def run_process(argv: list[str], timeout: float = RUN_TIMEOUT_SECONDS) -> Outcom
     return Outcome(stdout, first_byte, wall, cpu, usage.ru_maxrss * 1024, foreign)
 
 
-def take_sample(argv: list[str], read: Callable[[Outcome], float]) -> Sample:
-    """Run ``argv`` once and read its value; unreadable output is a `PeersError` that shows it."""
-    outcome = run_process(argv)
+def take_sample(argv: list[str], read: Callable[[Outcome], float], beside: bool = False) -> Sample:
+    """Run ``argv`` once (`run_process`) and read its value; unreadable output is a `PeersError` that shows it."""
+    outcome = run_process(argv, beside=beside)
     try:
         value = read(outcome)
     except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -374,7 +415,7 @@ def choose_flash_attention(
         if done >= rounds and min(len(calm(0)), len(calm(1))) >= 2:
             break
         for fa in (0, 1):
-            seen[fa].append(take_sample(measure.llama(build, task, fa), measure.read_llama))
+            seen[fa].append(take_sample(measure.llama(build, task, fa), measure.read_llama, measure.beside))
     best = max if measure.higher_is_better else min
     values = {fa: best(sample.value for sample in calm(fa) or seen[fa]) for fa in (0, 1)}
     return {

@@ -185,13 +185,24 @@ _OPTIONS = (
         metavar="MB",
         help="MiB on disk for weights in the layout that the kernels read, which make later starts faster; 0: none.",
     ),
+    setting(
+        "--repack/--no-repack",
+        default=None,
+        help="Pack weights into the layout that is read fastest, or run straight from the mapped file, for files "
+        "larger than memory (slower); default: pack where memory is free for it.",
+    ),
+    setting(
+        "--prefault/--no-prefault",
+        default=True,
+        help="Read ahead, in the background, what stays mapped of the file; default: do.",
+    ),
     _DEFAULT_MODEL,
     models_dir_option,
 )
 
 _KEYS = (
     "threads", "ctx", "ubatch", "kv_type", "backend", "rope_scaling", "rope_base", "spec", "activations",
-    "deterministic", "prefix_cache_mb",
+    "deterministic", "prefix_cache_mb", "repack", "prefault",
 )  # fmt: skip
 
 

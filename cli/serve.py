@@ -258,7 +258,7 @@ class _Served:
     def _footprint(self, path: Path) -> Footprint:
         from ggfw.footprint import Footprint
 
-        keys = ("ctx", "kv_type", "n_parallel", "draft")
+        keys = ("ctx", "kv_type", "n_parallel", "draft", "repack")
         return Footprint.of(path, **{key: self._loading[key] for key in keys if key in self._loading})
 
     def load(self) -> None:

@@ -107,15 +107,19 @@ class Footprint:
         kv_type: str | None = None,
         n_parallel: int = 1,
         draft: str | os.PathLike[str] | None = None,
+        repack: bool | None = None,
     ) -> Footprint:
-        """Read it from a header; the arguments are those of :func:`ggfw.load`.
+        """Read it from a header; the arguments are those of :func:`ggfw.load`. Weights that stay in the mapped file
+        (``repack`` False) count for nothing: the system takes their memory back where it is needed.
 
         Raises:
             ModelFileError: the file is damaged.
         """
         if not isinstance(source, GGUF):
             with GGUF.open(source) as gguf:
-                return cls.of(gguf, ctx=ctx, kv_type=kv_type, n_parallel=n_parallel, draft=draft)
+                return cls.of(
+                    gguf, ctx=ctx, kv_type=kv_type, n_parallel=n_parallel, draft=draft, repack=repack
+                )
         trained = source.arch_get("context_length")
         n_ctx = ctx or (trained if isinstance(trained, int) and trained > 0 else 4096)
         tensors = source.tensors.values()
@@ -123,7 +127,7 @@ class Footprint:
         kind = kv_type or ("f32" if floats else "f16")
         steps = [*(n for n in _STEPS if n < n_ctx), n_ctx]
         cache = [(n, kv_bytes(source, n, kind) or 0) for n in steps]
-        weights = sum(tensor.n_bytes for tensor in tensors)
+        weights = 0 if repack is False else sum(tensor.n_bytes for tensor in tensors)
         if draft is not None:
             with GGUF.open(draft) as small:
                 weights += sum(tensor.n_bytes for tensor in small.tensors.values())

@@ -46,21 +46,31 @@ def available_memory(root: str | Path = "/") -> int | None:
     return min(found, default=None)
 
 
+def has_room(gguf: GGUF) -> bool:
+    """Whether a file's weights, packed, find memory; True if nobody says how much there is."""
+    free = available_memory()
+    return free is None or _needed(gguf) <= free
+
+
+def _needed(gguf: GGUF) -> int:
+    return int(sum(tensor.n_bytes for tensor in gguf.tensors.values()) * PACKING) + _LEAST
+
+
 def check_room(gguf: GGUF) -> None:
     """Refuse a file whose weights alone find no memory: the kernel would end the process in the middle of loading.
 
     Raises:
         MemoryShort: they do not fit.
     """
-    weights = sum(tensor.n_bytes for tensor in gguf.tensors.values())
-    needed, free = int(weights * PACKING) + _LEAST, available_memory()
+    needed, free = _needed(gguf), available_memory()
     if free is None or needed <= free:
         return
     from ggfw.footprint import MemoryShort, size_text
 
     raise MemoryShort(
         f"{gguf.source} needs at least {size_text(needed)}, but {size_text(free)} are to be had (what the machine or "
-        "its control group has free); choose a smaller model, or give it more memory",
+        "its control group has free); choose a smaller model, give it more memory, or leave its weights in the file "
+        "(--no-repack, slower)",
         needed,
         free,
     )

@@ -39,6 +39,7 @@ REFERENCE = "reference"
 
 _F32 = 0
 _MOST_WHOLE = 8192  # rows of a step that are made room for unasked
+_LARGE = 1 << 30  # bytes of a file from which on it may run straight from its mapping unasked
 _MOST = 2**31 - 1  # positions and rows are 32-bit in the native batch
 
 
@@ -112,6 +113,7 @@ class LoadedModel:
         n_ctx: positions a sequence may have.
         n_parallel: sequences the cache was made for.
         n_vocab: width of the logits, 0 for models without.
+        repack: False where weights stay in the mapped file.
         load_ms: time from opening the file to being ready (the tokenizer may still be under way).
         exact: whether results depend on the request alone, bit for bit, not on company or what was asked before.
         activations: what products of quantised weights take their activations in; None: the default.
@@ -127,6 +129,7 @@ class LoadedModel:
         n_ctx: int,
         n_parallel: int,
         load_ms: float,
+        repack: bool = True,
         exact: bool = False,
         activations: str | None = None,
     ) -> None:
@@ -142,6 +145,7 @@ class LoadedModel:
         self.n_parallel = n_parallel
         self.n_vocab = executor.n_vocab
         self.load_ms = load_ms
+        self.repack = repack
         self.exact = exact
         self.activations = activations
         self._tokenizer = tokenizer
@@ -163,6 +167,8 @@ class LoadedModel:
         deterministic: bool | None = None,
         n_state_ring: int = 2,
         packed_cache: PackedCache | None = None,
+        repack: bool | None = None,
+        prefault: bool = True,
         registry: Registry | None = None,
         log: Callable[[str, dict[str, Any]], None] | None = None,
     ) -> LoadedModel:
@@ -186,6 +192,10 @@ class LoadedModel:
                 are F32.
             n_state_ring: recurrent states kept of each sequence: two more than the drafts that may be verified at once.
             packed_cache: where packed weights are kept between processes; None = nowhere.
+            repack: True = weights are packed into the layout that the kernels read fastest; False = they stay in the
+                mapped file, for files larger than memory: the same results, slower; None = packed where memory is free
+                for them.
+            prefault: whether what stays mapped of the file is read ahead, in the background, as far as memory is free.
             registry: None = that of the process.
             log: called with (event, fields); None = silence.
 
@@ -232,9 +242,11 @@ class LoadedModel:
                 )
             n_slots = n_parallel if described.layout.states else 0
             cache = Cache(described.layout.pools, pages_each * PAGE_SIZE * n_parallel, n_slots, n_state_ring)
+            if repack is None:
+                repack = _fits(gguf)
             executor = _executor(
                 described, cache, backend, kv_type, ubatch, threads, registry, activations, deterministic,
-                packed_cache,
+                packed_cache, repack, prefault,
             )  # fmt: skip
             try:
                 check_vocabulary(gguf, executor.n_vocab)
@@ -254,12 +266,15 @@ class LoadedModel:
             n_ctx=n_ctx,
             n_parallel=n_parallel,
             load_ms=load_ms,
+            repack=repack,
             exact=bool(deterministic),
             activations=activations,
         )
         if log is not None:
             fields = {"model": model.name, "backend": executor.name, "n_ctx": n_ctx, "kv_type": kv_type}
             log("model_loaded", {**fields, "load_ms": round(load_ms, 1)})
+            if not repack and backend != REFERENCE:
+                log("weights_stay_mapped", {"model": model.name, "size_bytes": gguf.n_bytes})
             if model.unused_tensors:
                 log("unused_tensors", {"names": model.unused_tensors})
         return model
@@ -304,6 +319,15 @@ def _all_f32(gguf: GGUF) -> bool:
     return all(info.ggml_type == _F32 for info in gguf.tensors.values() if len(info.shape) > 1)
 
 
+def _fits(gguf: GGUF) -> bool:
+    """Whether a large file finds memory for packed weights; a small one is refused where it does not."""
+    if gguf.n_bytes < _LARGE or not gguf.mappings:
+        return True
+    from ggfw.free_memory import has_room
+
+    return has_room(gguf)
+
+
 def _executor(
     described: Described,
     cache: Cache,
@@ -315,6 +339,8 @@ def _executor(
     activations: str | None,
     deterministic: bool,
     packed_cache: PackedCache | None,
+    repack: bool,
+    prefault: bool,
 ) -> Executor:
     if backend == REFERENCE:
         from ggfw.execute.reference import ReferenceExecutor
@@ -324,16 +350,18 @@ def _executor(
     from ggfw.execute.native import NativeExecutor
     from ggfw.free_memory import check_room
 
-    check_room(described.gguf)
+    if repack:
+        check_room(described.gguf)
     return NativeExecutor(
         described.graph,
         described.gguf,
         cache,
-        kernels=KernelSet(backend, registry, activations or DEFAULT_ACTIVATIONS, deterministic),
+        kernels=KernelSet(backend, registry, activations or DEFAULT_ACTIVATIONS, deterministic, repack),
         kv_type=kv_type,
         max_rows=ubatch,
         threads=threads or default_threads(),
         packed_cache=packed_cache,
+        prefault=prefault,
     )
 
 

@@ -3,7 +3,10 @@
 Packing follows use: a matrix that is multiplied is packed once (a tied output serves the token look-up from the
 packed form); a table that is only looked up by row stays mapped in file layout; vectors become float32. The mapping
 of a packed tensor is released, so that resident memory stays near the file's size. Packed weights may come from, and
-go to, a cache on disk (:mod:`ggfw.packed_cache`).
+go to, a cache on disk (:mod:`ggfw.packed_cache`). Where the kernels are told not to have weights packed, matrices stay
+mapped as well, and the system brings in, and drops, what is read of them: for files larger than memory.
+
+What stays mapped is read ahead in a thread (*prefaulted*), as far as memory is free for it.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from ggfw.packed_cache import PackedCache
 
 _ALIGN = 64
+_READ_AHEAD = 8 << 20  # bytes at a time, between which a model may be closed
+_MUCH = 1 << 30  # bytes to read ahead, from which on it is asked what memory is free
 _SAMPLES = 16  # places of each file whose bytes are part of the key of its packed weights
 
 
@@ -37,8 +42,10 @@ class NativeWeights:
         plan: whose steps say how each tensor is used.
         kernels: whose ``pack`` decides the layout.
         cache: where packed weights may be found, and are stored; None = they are packed anew.
+        prefault: whether what stays mapped is read ahead, in a thread.
 
     Attributes:
+        packed_bytes: of the packed weights, in memory or mapped; 0 where all stay in the file's layout.
         mapped: (path, bytes) of the file that the packed weights are mapped from; None when they were packed.
         settled: whether :meth:`settle` has nothing to do, or has begun.
 
@@ -46,19 +53,34 @@ class NativeWeights:
         BackendError: memory is short.
     """
 
-    def __init__(self, gguf: GGUF, plan: Plan, kernels: KernelSet, cache: PackedCache | None = None) -> None:
+    def __init__(
+        self,
+        gguf: GGUF,
+        plan: Plan,
+        kernels: KernelSet,
+        cache: PackedCache | None = None,
+        *,
+        prefault: bool = True,
+    ) -> None:
         self._gguf = gguf
         self._kernels = kernels
         self._ffi, self._lib = kernels.native.ffi, kernels.native.lib
         self._vectors: dict[str, Any] = {}
-        self._matrices: dict[str, Any] = {}
+        self._matrices: dict[str, Any] = {}  # of products, by name
+        self._tables: dict[str, Any] = {}  # looked up by row in the file's layout
+        self._mapped: list[tuple[Any, int]] = []  # (pointer, bytes) of what stays mapped
         self._keep: list[Any] = []
         self._memory: Any = None
         self._memory_bytes = 0
         self._thread: Thread | None = None  # that stores the weights, or settles them
+        self._reader: Thread | None = None  # that reads ahead
+        self._closing = False
         self.settled = True
         self.mapped: tuple[Path, np.ndarray] | None = None
         self._pack(plan, cache)
+        if prefault and self._mapped:
+            self._reader = Thread(target=self._read_ahead, name="ggfw-prefault", daemon=True)
+            self._reader.start()
         if cache is not None and cache.settle_at_once:
             self.settle(wait=True)
 
@@ -76,10 +98,10 @@ class NativeWeights:
         sizes = {}
         for name, (ref, op) in multiplied.items():
             n_out, n_in = ref.shape[-2:]
-            kernel = self._kernels.pair(op, self._kernels.weight_type(ref, op))[0]
-            size = kernel.pack_size(n_out, n_in) if kernel.pack != self._ffi.NULL else 0
+            pair = self._kernels.pair(op, self._kernels.weight_type(ref, op))
+            size = 0 if self._kernels.in_file_layout(*pair) else pair[0].pack_size(n_out, n_in)
             sizes[name] = -(-size * prod(ref.shape[:-2]) // _ALIGN) * _ALIGN
-        n_bytes = sum(sizes.values())
+        n_bytes = self.packed_bytes = sum(sizes.values())
         key = self._cache_key(multiplied, sizes) if cache is not None and n_bytes else None
         if cache is not None and key is not None:
             data = cache.find(key, n_bytes, self._kernels.native)
@@ -96,8 +118,9 @@ class NativeWeights:
             data = np.frombuffer(self._ffi.buffer(self._memory, n_bytes), np.uint8)
             self._thread = cache.store(key, data, self._kernels.native)
         for name, ref in looked_up.items():
-            if name not in self._matrices:
-                self._matrices[name] = self._in_file_layout(ref)
+            packed = self._matrices.get(name)
+            if packed is None or packed.layout == self._lib.GGFW_LAYOUT_FILE:
+                self._tables[name] = self._in_file_layout(ref)
 
     def _memory_for(self, n_bytes: int) -> Any:
         """Where packed weights begin: in the mapped file, or in new memory."""
@@ -173,12 +196,11 @@ class NativeWeights:
     def _place(self, ref: WeightRef, op: str, place: Any) -> bool:
         """Note where a matrix will be; returns whether it is packed (to ``place``) or stays in file layout."""
         ggml_type = self._kernels.weight_type(ref, op)
-        kernel = self._kernels.pair(op, ggml_type)[0]
+        kernel, prompt = self._kernels.pair(op, ggml_type)
         n_out, n_in = ref.shape[-2:]
         weight = self._matrices[ref.name] = self._new(ref, ggml_type, kernel)
-        if kernel.pack == self._ffi.NULL:
-            data, _ = self._file_data(ref, ggml_type)
-            self._keep.append(data)
+        if self._kernels.in_file_layout(kernel, prompt):
+            data = self._stay(ref, ggml_type)
             weight.data, weight.layout = data, self._lib.GGFW_LAYOUT_FILE
             weight.expert_stride = quants.row_bytes(ggml_type, n_in) * n_out
             return False
@@ -188,11 +210,19 @@ class NativeWeights:
 
     def _in_file_layout(self, ref: WeightRef) -> Any:
         ggml_type = ref.ggml_type if self._kernels.find("embed", ref.ggml_type) is not None else F32_FORMAT
-        data, _ = self._file_data(ref, ggml_type)
-        self._keep.append(data)
+        data = self._stay(ref, ggml_type)
         weight = self._new(ref, ggml_type, self._kernels.pair("embed", ggml_type)[0])
         weight.data, weight.layout = data, self._lib.GGFW_LAYOUT_FILE
         return weight
+
+    def _stay(self, ref: WeightRef, ggml_type: int) -> Any:
+        """Return a pointer to a tensor's rows, which stay where they are or are dequantised into new memory."""
+        data, is_file = self._file_data(ref, ggml_type)
+        self._keep.append(data)
+        info = self._gguf.tensors[ref.name]
+        if is_file and info.mapped:
+            self._mapped.append((data, info.n_bytes))
+        return data
 
     def _new(self, ref: WeightRef, ggml_type: int, kernel: Any) -> Any:
         weight = self._ffi.new("ggfw_weight *")
@@ -201,9 +231,9 @@ class NativeWeights:
         weight.n_expert = prod(ref.shape[:-2])
         return weight
 
-    def matrix(self, ref: WeightRef) -> Any:
-        """Return the ``ggfw_weight *`` of a matrix that a step of the plan uses."""
-        return self._matrices[ref.name]
+    def matrix(self, ref: WeightRef, op: str) -> Any:
+        """Return the ``ggfw_weight *`` of a matrix that a step of the plan uses, for a step of ``op``."""
+        return (op == "embed" and self._tables.get(ref.name)) or self._matrices[ref.name]
 
     def settle(self, wait: bool = False) -> None:
         """Move mapped weights into memory with huge pages, in a thread; steps that read them may go on meanwhile.
@@ -222,6 +252,22 @@ class NativeWeights:
             self._thread.start()
             if wait:
                 self._thread.join()
+
+    def _read_ahead(self) -> None:
+        """Have the system read what stays mapped, as far as memory is free: what does not fit would push itself out."""
+        left = None
+        if sum(n_bytes for _, n_bytes in self._mapped) >= _MUCH:
+            from ggfw.free_memory import available_memory
+
+            left = available_memory()
+        for data, n_bytes in self._mapped:
+            for begin in range(0, n_bytes, _READ_AHEAD):
+                n = min(_READ_AHEAD, n_bytes - begin)
+                if self._closing or (left is not None and left < n):
+                    return
+                self._lib.ggfw_memory_read_ahead(data + begin, n)
+                if left is not None:
+                    left -= n
 
     # -- vectors -------------------------------------------------------------------------------------------------
 
@@ -245,13 +291,17 @@ class NativeWeights:
 
     def close(self) -> None:
         """Free the packed weights; steps that use them must not run any more."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._closing = True
+        for thread in (self._thread, self._reader):
+            if thread is not None:
+                thread.join()
+        self._thread = self._reader = None
         self.mapped = None
         if self._memory is not None:
             self._lib.ggfw_memory_free(self._memory, self._memory_bytes)
             self._memory = None
         self._matrices.clear()
+        self._tables.clear()
+        self._mapped.clear()
         self._vectors.clear()
         self._keep.clear()

@@ -23,10 +23,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
-
-from ggfw.records import dataclass
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "src"

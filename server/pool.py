@@ -487,7 +487,8 @@ def bytes_of(model: Model) -> int:
 
     if not isinstance(model.gguf, GGUF):
         return 0
-    return Footprint.of(model.gguf, ctx=model.n_ctx, n_parallel=model.engine.scheduler.n_parallel).needed()
+    n_parallel, repack = model.engine.scheduler.n_parallel, model.loaded.repack
+    return Footprint.of(model.gguf, ctx=model.n_ctx, n_parallel=n_parallel, repack=repack).needed()
 
 
 def facts_of(model: Model) -> dict[str, Any]:

@@ -306,7 +306,7 @@ def input_rows(name: str, x: Floats) -> tuple[NDArray[Any], int]:
 
 @dataclass
 class Matrices:
-    """Packed parts of one step."""
+    """Parts of one step, packed unless they stay as they are in the file."""
 
     lib: Library
     name: str
@@ -315,6 +315,7 @@ class Matrices:
     op: int = LINEAR
     n_expert: int = 1
     packer: Library | None = None  # for kernels without pack()
+    in_file: bool = False  # the kernel reads the rows as they are in the file
 
     def __post_init__(self) -> None:
         f = ffi()
@@ -325,13 +326,15 @@ class Matrices:
         self.packed = []
         for rows in self.rows:
             experts = np.split(rows, self.n_expert)
-            packs = [packer.pack(pack_kernel, e, self.n_in) for e in experts]
+            packs = [
+                e.reshape(-1) if self.in_file else packer.pack(pack_kernel, e, self.n_in) for e in experts
+            ]
             data = aligned(sum(p.size for p in packs))
             data[:] = np.concatenate(packs)
             self.packed.append(data)
             w = f.new("ggfw_weight *")
             w.data = pointer(data)
-            w.format, w.layout = FORMATS[base(self.name)][0], 1
+            w.format, w.layout = FORMATS[base(self.name)][0], 0 if self.in_file else 1
             w.n_out, w.n_in = len(rows) // self.n_expert, self.n_in
             w.n_expert, w.expert_stride = self.n_expert, packs[0].size
             w.kernel = pack_kernel

@@ -132,6 +132,27 @@ def test_noamx_is_best_on_a_cpu_without_amx() -> None:
         peers_build.resolve_variant("avx2", machine())
 
 
+def test_all_builds_are_taken_once_and_only_those_that_run() -> None:
+    amx = machine("avx2", "avx512_vnni", "amx_tile")
+    assert peers.resolve_variants("all", amx) == ["best", "noamx", "avx2"]
+    assert peers.resolve_variants("all", machine("avx2", "avx512_vnni")) == ["best", "avx2"]
+    assert peers.resolve_variants("all", machine()) == ["best"]
+    assert peers.resolve_variants("avx2, best-openmp", amx) == ["avx2", "best-openmp"]
+    with pytest.raises(peers_build.PeersError, match="has no AVX2"):
+        peers.resolve_variants("avx2", machine())
+
+
+def test_a_busy_row_says_what_share_is_kept() -> None:
+    def row(measure: str, build: str, llama: float, ggfw: float | None) -> dict[str, object]:
+        return {"model": "m", "build": build, "measure": measure, "llama": llama, "ggfw": ggfw}
+
+    rows = [row("busy", "best", 30, 80), row("decode", "best", 60, 100), row("busy", "avx2", 30, None)]
+    peers.keep_shares(rows)
+    assert rows[0]["kept"] == {"llama": 0.5, "ggfw": 0.8}
+    assert rows[2]["kept"] == {}
+    assert "kept" not in rows[1]
+
+
 def test_variant_flags_say_what_the_variant_is() -> None:
     assert "-DGGML_OPENMP=OFF" in peers_build.variant_flags("best", machine())
     assert "-DGGML_OPENMP=ON" in peers_build.variant_flags("best-openmp", machine())
@@ -256,7 +277,7 @@ def test_lengths_agree_on_both_sides(tmp_path: Path) -> None:
     assert words(made["parallel"][0], "-c") == "1024"
     for name in ("start", "memory"):
         assert words(made[name][0], "-c") == words(made[name][1], "--ctx") == "256"
-    assert [("--raw" in ggfw) for _, ggfw in made.values()] == [True, True, True, False, True]
+    assert [("--raw" in ggfw) for _, ggfw in made.values()] == [True, True, True, True, False, True]
 
 
 def test_a_process_is_measured() -> None:
@@ -269,6 +290,18 @@ def test_a_process_is_measured() -> None:
     # Between fork and exec the child is as large as this process, and Linux counts that in.
     floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     assert 60 << 20 <= outcome.peak_rss < max(400 << 20, floor + (60 << 20))
+    assert 0 <= outcome.foreign <= 1
+
+
+def test_a_spinner_runs_beside_and_does_not_count_as_others() -> None:
+    with peers_run.Spinner() as spinner:
+        os.kill(spinner._child.pid, 0)
+    assert spinner.cpu > 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(spinner._child.pid, 0)
+    code = "import time; end = time.monotonic() + 0.2\nwhile time.monotonic() < end: pass\nprint(1)"
+    outcome = peers_run.run_process([sys.executable, "-c", code], beside=True)
+    assert outcome.stdout == "1\n"
     assert 0 <= outcome.foreign <= 1
 
 
@@ -316,7 +349,7 @@ def test_the_better_flash_attention_setting_wins(
 ) -> None:
     runs = {"off": 0, "on": 0}
 
-    def sample(argv: list[str], read: object) -> peers_run.Sample:
+    def sample(argv: list[str], read: object, beside: bool = False) -> peers_run.Sample:
         setting = "on" if words(argv, "-fa") in ("1", "on") else "off"
         runs[setting] += 1
         if runs["off"] == 1:  # a disturbed run whose value would turn the choice round
@@ -396,7 +429,7 @@ def test_results_survive_and_entries_do_not_mix(tmp_path: Path) -> None:
 def test_run_pairs_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
-    def sample(argv: list[str], read: object) -> peers_run.Sample:
+    def sample(argv: list[str], read: object, beside: bool = False) -> peers_run.Sample:
         order.append("ggfw" if argv[0] == "ggfw" else "llama")
         if len(order) == 4:
             raise KeyboardInterrupt
@@ -422,9 +455,9 @@ def test_run_pairs_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.
 
 def test_table_has_one_line_per_row_and_marks_forced() -> None:
     report = {
-        "model": "x.gguf", "title": "prompt 512 tokens", "unit": "tok/s", "higher_is_better": True, "llama": 100.0,
-        "ggfw": 250.0, "ratio": 2.5, "spread": (2.4, 2.6), "pairs": 5, "disturbed": 1, "foreign_cpu": 0.02,
-        "forced": True, "calm": True, "flash_attention": {"chosen": 0},
+        "model": "x.gguf", "build": "avx2", "title": "prompt 512 tokens", "unit": "tok/s", "higher_is_better": True,
+        "llama": 100.0, "ggfw": 250.0, "ratio": 2.5, "spread": (2.4, 2.6), "pairs": 5, "disturbed": 1,
+        "foreign_cpu": 0.02, "forced": True, "calm": True, "flash_attention": {"chosen": 0},
     }  # fmt: skip
     text = peers_results.format_table(peers_results.table_rows([report]))
     lines = text.splitlines()
@@ -452,7 +485,7 @@ def test_values_are_readable(value: float | None, unit: str, text: str) -> None:
 
 
 def test_only() -> None:
-    assert peers.parse_only("") == ("prompt", "decode", "start", "memory")
+    assert peers.parse_only("") == ("prompt", "decode", "parallel", "busy", "start", "memory")
     assert peers.parse_only("start, prompt") == ("prompt", "start")
     with pytest.raises(peers_build.PeersError, match="unknown measure 'speed'"):
         peers.parse_only("prompt,speed")

@@ -16,6 +16,8 @@ ROWS_DECODE, ROWS_PROMPT = 1, 2
 NO_FORMAT = -1
 #: GGFW_KERNEL_R16: reads packed weights of the built-in units, whichever of them packed.
 KERNEL_R16 = 1
+#: GGFW_KERNEL_FILE: packs, but reads the file's layout as well.
+KERNEL_FILE = 2
 
 #: enum ggfw_op
 OPS = {
@@ -38,6 +40,7 @@ class KernelSet:
         activations: what products of quantised weights take their activations in: int8 (one scale per 16 columns,
             fastest), int16 (15 bits, one scale per 32), f32 (not rounded).
         deterministic: one kernel for decode and prompt rows, whose arithmetic for a row depends on nothing else.
+        repack: False = weights stay in the file's layout wherever the kernels of a format can read it.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class KernelSet:
         registry: Registry | None = None,
         activations: str = DEFAULT_ACTIVATIONS,
         deterministic: bool = False,
+        repack: bool = True,
     ) -> None:
         if activations not in ACTIVATIONS:
             raise InvalidRequest(
@@ -53,6 +57,7 @@ class KernelSet:
             )
         self.activations = ACTIVATIONS[activations]
         self.deterministic = deterministic
+        self.repack = repack
         registry = registry or default_registry()
         chosen = registry.backend(backend)
         self.native: Native = native(registry)
@@ -105,13 +110,19 @@ class KernelSet:
                 decode = next((k for k in usable if k.row_classes & ROWS_DECODE), None)
                 prompt = next((k for k in usable if k.row_classes & ROWS_PROMPT), None)
                 if decode is not None and prompt is not None:
-                    if decode.flags & KERNEL_R16 and decode.pack:
+                    if decode.flags & KERNEL_R16 and decode.pack and not self.in_file_layout(decode, prompt):
                         prompt = prompt_only.get(decode.activation, prompt)
                     # Decode kernels take any rows of a segment, only not the fastest way for many.
                     return decode, decode if self.deterministic else prompt
                 if prompt is not None and prompt.flags & KERNEL_R16 and not prompt.pack:
                     prompt_only.setdefault(prompt.activation, prompt)
         return None
+
+    def in_file_layout(self, decode: Any, prompt: Any) -> bool:
+        """Whether weights for these two kernels stay as they are in the file."""
+        if decode.pack == self.native.ffi.NULL:
+            return True
+        return not self.repack and bool(decode.flags & prompt.flags & KERNEL_FILE)
 
     def weight_type(self, ref: WeightRef, op: str) -> int:
         """Return the format ``ref`` is computed in: its own, or F32 (dequantised at load) where no kernel has it."""

@@ -58,7 +58,7 @@ class Marshal:
                 if view is not None:
                     self._view(view, places[i])
         for i, ref in enumerate(step.weights):
-            target.weight[i] = self._weights.matrix(ref)
+            target.weight[i] = self._weights.matrix(ref, step.op)
         if step.kernels is not None:
             decode, prompt = step.kernels
             if step.op == "custom":

@@ -50,6 +50,7 @@ class NativeExecutor:
         threads: threads of the process's pool.
         fuse, keep_all: see :func:`ggfw.graph.lower.make_plan`.
         packed_cache: where packed weights are kept between processes; None = nowhere.
+        prefault: whether what stays mapped of the file is read ahead.
     """
 
     verifies = True
@@ -68,6 +69,7 @@ class NativeExecutor:
         fuse: bool = True,
         keep_all: bool = False,
         packed_cache: PackedCache | None = None,
+        prefault: bool = True,
     ) -> None:
         self.name = kernels.name
         self.native_seconds = 0.0  # in native calls so far, whichever thread made them
@@ -89,7 +91,7 @@ class NativeExecutor:
         ffi, lib = self._ffi, self._lib = kernels.native.ffi, kernels.native.lib
         lib.ggfw_threads_set(threads, 100)
         self._guard = FileGuard(kernels.native, gguf)
-        self.weights = NativeWeights(gguf, self.plan, kernels, packed_cache)
+        self.weights = NativeWeights(gguf, self.plan, kernels, packed_cache, prefault=prefault)
         if self.weights.mapped is not None:
             self._guard.watch(*self.weights.mapped)
         self._guard.check()

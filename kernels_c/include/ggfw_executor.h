@@ -95,6 +95,8 @@ void ggfw_memory_free(void *memory, int64_t bytes);
 /* Give what a private file mapping holds memory of its own at the same addresses, with huge pages where granted; others
  * may read it meanwhile, nobody may write or unmap it. Returns the bytes moved, 0 where the system cannot do it. */
 int64_t ggfw_memory_settle(const void *mapped, int64_t bytes);
+/* Have the system read file-mapped memory into its page cache; may return before all of it has come. */
+void ggfw_memory_read_ahead(const void *mapped, int64_t bytes);
 /* Tell the system that file-mapped memory is not needed in RAM any more (madvise DONTNEED); whole pages inside only. */
 void ggfw_memory_release(const void *mapped, int64_t bytes);
 

@@ -475,8 +475,10 @@ typedef struct ggfw_run {
 /* ---- kernels -------------------------------------------------------------------------------------------------- */
 
 /* R16: the kernel reads (and its pack(), if it has one, writes) packed weights in the layout R16 of the built-in units. One
- * for prompt rows alone, without pack(), can stand beside a decode kernel of another library then. */
-enum ggfw_kernel_flags { GGFW_KERNEL_R16 = 1 };
+ * for prompt rows alone, without pack(), can stand beside a decode kernel of another library then.
+ * FILE: the kernel has a pack(), but reads the file layout as well; ggfw_weight.layout, the same in all parts of a step, says
+ * which it is. */
+enum ggfw_kernel_flags { GGFW_KERNEL_R16 = 1, GGFW_KERNEL_FILE = 2 };
 
 typedef struct ggfw_kernel {
     const char *name;

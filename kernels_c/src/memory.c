@@ -13,6 +13,10 @@ int64_t ggfw_memory_settle(const void *mapped, int64_t bytes) {
     return mapped != NULL && bytes > 0 ? platform_settle(mapped, bytes) : 0;
 }
 
+void ggfw_memory_read_ahead(const void *mapped, int64_t bytes) {
+    if (mapped != NULL && bytes > 0) platform_read_ahead(mapped, bytes);
+}
+
 void ggfw_memory_release(const void *mapped, int64_t bytes) {
     if (mapped != NULL && bytes > 0) platform_release(mapped, bytes);
 }

@@ -101,13 +101,19 @@ int states_are_good(const ggfw_state *states, int32_t n) {
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-/* Both kernels of a step are for its op, and take weights of this format and activations of this type. */
+/* Whether a kernel reads the layout that a weight is in. One without a pack() reads the file's, or (R16) what others packed. */
+static int reads_layout(const ggfw_kernel *k, int32_t layout) {
+    if (layout == GGFW_LAYOUT_PACKED) return k->pack != NULL || k->flags & GGFW_KERNEL_R16;
+    return k->flags & GGFW_KERNEL_FILE || (k->pack == NULL && !(k->flags & GGFW_KERNEL_R16));
+}
+
+/* Both kernels of a step are for its op, and take weights of this format and layout and activations of this type. */
 static int kernels_take(const ggfw_step *s, const ggfw_weight *w) {
     const ggfw_kernel *kernels[2] = {s->decode, s->prompt};
     for (int i = 0; i < 2; i++) {
         const ggfw_kernel *k = kernels[i];
         if (k->op != s->op || k->format != w->format || k->activation != s->in[0].type ||
-            (k->n_in_multiple > 1 && w->n_in % k->n_in_multiple != 0))
+            (k->n_in_multiple > 1 && w->n_in % k->n_in_multiple != 0) || !reads_layout(k, w->layout))
             return 0;
     }
     return 1;
@@ -124,7 +130,7 @@ static int linear_is_good(const ggfw_step *s) {
     const ggfw_weight *first = s->weight[0];
     for (int i = 0; i < p->n_parts; i++) {
         const ggfw_weight *w = s->weight[i];
-        if (!weight_is_good(w) || w->n_in != first->n_in || w->format != first->format ||
+        if (!weight_is_good(w) || w->n_in != first->n_in || w->format != first->format || w->layout != first->layout ||
             !is_floats(&s->out[i], w->n_out) || !absent_or_floats(&s->in[1 + i], w->n_out))
             return 0;
     }

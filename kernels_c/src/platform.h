@@ -31,6 +31,9 @@ void platform_unmap(void *memory, int64_t bytes);
  * may read it meanwhile, nobody may write or unmap it. Returns the bytes moved: whole huge pages, 0 where the system has
  * no way to do it. */
 int64_t platform_settle(const void *mapped, int64_t bytes);
+/* Have the system read what a file mapping needs, without waiting for it and without taking memory of this process: it comes
+ * into the page cache. Touches nothing, so that a file cut short is no harm. */
+void platform_read_ahead(const void *mapped, int64_t bytes);
 /* Whole pages inside the mapping need not stay in RAM. */
 void platform_release(const void *mapped, int64_t bytes);
 

@@ -111,6 +111,14 @@ int64_t platform_settle(const void *mapped, int64_t bytes) {
     return moved;
 }
 
+/* In pieces: one call reads no more than the device's read-ahead allows. */
+void platform_read_ahead(const void *mapped, int64_t bytes) {
+    enum { PIECE = 128 << 10 };
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), end = (uintptr_t)mapped + (uintptr_t)bytes;
+    for (uintptr_t at = (uintptr_t)mapped / page * page; at < end; at += PIECE)
+        madvise((void *)at, end - at < PIECE ? end - at : PIECE, MADV_WILLNEED);
+}
+
 void platform_release(const void *mapped, int64_t bytes) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t begin = ((uintptr_t)mapped + page - 1) / page * page;

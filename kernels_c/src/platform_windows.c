@@ -88,6 +88,11 @@ int64_t platform_settle(const void *mapped, int64_t bytes) {
     return 0;
 }
 
+void platform_read_ahead(const void *mapped, int64_t bytes) {
+    WIN32_MEMORY_RANGE_ENTRY range = {(void *)mapped, (SIZE_T)bytes};
+    PrefetchVirtualMemory(GetCurrentProcess(), 1, &range, 0);
+}
+
 void platform_release(const void *mapped, int64_t bytes) {
     VirtualUnlock((void *)mapped, (SIZE_T)bytes); /* drops unlocked pages from the working set */
 }

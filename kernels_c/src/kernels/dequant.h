@@ -211,13 +211,21 @@ LINEAR_INLINE void dequant_values(int type, const dequant_codes *c, float *out)
     }
 }
 
+/* Bytes of a row in the file. */
+LINEAR_INLINE int64_t dequant_file_row_bytes(int type, int64_t n_in)
+{
+    return n_in / LINEAR_TRAITS[type].block * LINEAR_TRAITS[type].file_bytes;
+}
+
+LINEAR_INLINE int64_t dequant_file_float_row_bytes(int type, int64_t n_in) { return n_in * linear_float_bytes(type); }
+
 /* unpack_rows of the EMBED kernels: the table stands as in the file. */
 LINEAR_INLINE void dequant_file_rows(int type, const void *data, int64_t n_out, int64_t n_in, const int32_t *ids,
                                      int64_t n, float *out, int64_t out_stride_bytes)
 {
     (void)n_out;
     const linear_traits *t = &LINEAR_TRAITS[type];
-    const int64_t row_bytes = n_in / t->block * t->file_bytes;
+    const int64_t row_bytes = dequant_file_row_bytes(type, n_in);
     for (int64_t i = 0; i < n; i++) {
         const uint8_t *b = (const uint8_t *)data + ids[i] * row_bytes;
         float *y = (float *)((uint8_t *)out + i * out_stride_bytes);

@@ -56,6 +56,13 @@
     {                                                                                                                   \
         pack_##infix##rows(TYPE_##F, file_rows, n_out, n_in, first, n, packed);                                         \
     }                                                                                                                   \
+    static void linear_panel_of_file_##F(const uint8_t *file_rows, int64_t n_out, int64_t n_in, int64_t panel,          \
+                                         uint8_t *to)                                                                   \
+    {                                                                                                                   \
+        const int64_t first = panel * LINEAR_PANEL;                                                                     \
+        linear_pack_##F(file_rows + first * dequant_file_##infix##row_bytes(TYPE_##F, n_in), n_out - first, n_in, 0,    \
+                        LINEAR_PANEL, to);                                                                              \
+    }                                                                                                                   \
     static void linear_unpack_rows_##F(const void *data, int64_t n_out, int64_t n_in, const int32_t *ids, int64_t n,    \
                                        float *out, int64_t stride)                                                      \
     {                                                                                                                   \
@@ -101,12 +108,13 @@ LINEAR_WHOLE(LINEAR_FLOAT_FORMATS(LINEAR_FLOAT))
 
 #define LINEAR_TILE_OPS(F, X)                                                                                           \
     { linear_panel_bytes_##F,                                                                                           \
+      linear_panel_of_file_##F,                                                                                         \
       linear_tile_bytes_##F##_##X,                                                                                      \
       linear_tile_build_##F##_##X,                                                                                      \
       { linear_run_##F##_##X##_1, linear_run_##F##_##X##_2, linear_run_##F##_##X##_4, linear_run_##F##_##X##_8 },       \
       LINEAR_MAX_TILE }
 #define LINEAR_EXACT_OPS(F, eight, most)                                                                                \
-    { linear_panel_bytes_##F, NULL, NULL, { linear_run_##F##_EXACT_1, linear_run_##F##_EXACT_2, linear_run_##F##_EXACT_4, eight }, \
+    { linear_panel_bytes_##F, linear_panel_of_file_##F, NULL, NULL, { linear_run_##F##_EXACT_1, linear_run_##F##_EXACT_2, linear_run_##F##_EXACT_4, eight }, \
       LV_FLOAT_TILE < most ? LV_FLOAT_TILE : most }
 #define LINEAR_QUANT_OPS(F)                                                                                             \
     [TYPE_##F] = { LINEAR_WHOLE([GGFW_F32] = LINEAR_EXACT_OPS(F, NULL, 4),) [GGFW_Q8] = LINEAR_TILE_OPS(F, Q8),                       \
@@ -125,11 +133,13 @@ static const linear_ops *linear_ops_of(int32_t format, int32_t activation)
 
 #define LINEAR_PRODUCTS(F, X, wants, multiple)                                                                          \
     { .name = "linear_" #F "_" #X "_" GGFW_UNIT_NAME, .op = GGFW_OP_LINEAR, .format = TYPE_##F,                         \
-      .row_classes = GGFW_ROWS_ANY, .activation = wants, .flags = GGFW_KERNEL_R16, .n_in_multiple = multiple,           \
+      .row_classes = GGFW_ROWS_ANY, .activation = wants, .flags = GGFW_KERNEL_R16 | GGFW_KERNEL_FILE,                  \
+      .n_in_multiple = multiple,                                                                                        \
       .pack_size = linear_pack_size_##F, .pack = linear_pack_##F, .unpack_rows = linear_unpack_rows_##F,                \
       .scratch_size = linear_scratch_size, .n_chunks = linear_n_chunks, .run = linear_run },                            \
     { .name = "moe_linear_" #F "_" #X "_" GGFW_UNIT_NAME, .op = GGFW_OP_MOE_LINEAR, .format = TYPE_##F,                 \
-      .row_classes = GGFW_ROWS_ANY, .activation = wants, .flags = GGFW_KERNEL_R16, .n_in_multiple = multiple,           \
+      .row_classes = GGFW_ROWS_ANY, .activation = wants, .flags = GGFW_KERNEL_R16 | GGFW_KERNEL_FILE,                  \
+      .n_in_multiple = multiple,                                                                                        \
       .pack_size = linear_pack_size_##F, .pack = linear_pack_##F, .unpack_rows = linear_unpack_rows_##F,                \
       .scratch_size = linear_moe_scratch_size, .n_chunks = linear_moe_n_chunks, .run = linear_moe_run },
 #define LINEAR_EMBED(F, multiple)                                                                                       \

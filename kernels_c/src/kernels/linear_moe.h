@@ -23,8 +23,9 @@ static int32_t linear_moe_n_chunks(const ggfw_step *step, const ggfw_run *run, i
 static int64_t linear_moe_scratch_size(const ggfw_step *step, const ggfw_run *run)
 {
     const int64_t rows = run->max_rows > run->max_outputs ? run->max_rows : run->max_outputs;
-    return linear_tiles_bytes(linear_ops_of(step->weight[0]->format, step->in[0].type), step->weight[0]->n_in,
-                              rows * step->params.moe.n_used);
+    const linear_ops *ops = linear_ops_of(step->weight[0]->format, step->in[0].type);
+    return linear_made_bytes(ops, step->weight[0])
+           + linear_tiles_bytes(ops, step->weight[0]->n_in, rows * step->params.moe.n_used);
 }
 
 static void linear_moe_run(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end,
@@ -49,6 +50,7 @@ static void linear_moe_run(const ggfw_step *step, const ggfw_run *run, int32_t r
                                    params->expert_scale ? params->expert_scale[expert] : 1, 0 };
     const int64_t slot_bytes = params->per_slot_input ? activation_row_bytes(step->in[0].type, weight->n_in) : 0;
     const int block = linear_block_rows(ops, weight->n_in, LINEAR_MAX_ROWS);
+    const int64_t made_bytes = linear_made_bytes(ops, weight);
     while (pair < pairs) {
         linear_rows x = { .n = 0 };
         float *out[LINEAR_MAX_ROWS];
@@ -61,8 +63,8 @@ static void linear_moe_run(const ggfw_step *step, const ggfw_run *run, int32_t r
             x.n++;
         }
         if (x.n == 0) return;
-        linear_build_tiles(ops, &x, weight->n_in, scratch);
-        linear_run_panels(ops, matrix, first, end, weight->n_in, weight->n_out, &x, out, NULL, &finish,
+        linear_build_tiles(ops, &x, weight->n_in, (uint8_t *)scratch + made_bytes);
+        linear_run_panels(ops, matrix, made_bytes ? scratch : NULL, first, end, weight->n_in, weight->n_out, &x, out, NULL, &finish,
                           run->prefetch);
     }
 }

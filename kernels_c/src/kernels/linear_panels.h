@@ -12,6 +12,8 @@ enum { LINEAR_MAX_ROWS = 256, LINEAR_TILE_BUDGET = 256 * 1024 };
 /* What the shared loops need to know of a format. */
 typedef struct linear_ops {
     int64_t (*panel_bytes)(int64_t n_in);
+    /* Panel `panel` of a matrix in the file's layout, as pack() makes it. */
+    void (*panel_of_file)(const uint8_t *file_rows, int64_t n_out, int64_t n_in, int64_t panel, uint8_t *to);
     /* NULL for f32 activations, whose rows are read where they are */
     int64_t (*tile_bytes)(int R, int64_t n_in);
     void (*tile_build)(int R, const uint8_t *const *rows, int n, int64_t n_in, uint8_t *tile);
@@ -57,10 +59,11 @@ static void linear_build_tiles(const linear_ops *ops, linear_rows *x, int64_t n_
 }
 
 /* Panels [first, end) of one matrix times the rows. out[r], residual[r]: row r of the result (column 0); residual is
- * NULL where there is none. A panel comes from memory once and is then met in the first cache. */
-static void linear_run_panels(const linear_ops *ops, const uint8_t *matrix, int64_t first, int64_t end, int64_t n_in,
-                              int64_t n_out, const linear_rows *x, float *const *out, const float *const *residual,
-                              const linear_finish *finish, int64_t prefetch)
+ * NULL where there is none. A panel comes from memory once and is then met in the first cache. made: NULL for a packed
+ * matrix; room for one panel where the matrix is in the file's layout, of which each panel is made when its turn comes. */
+static void linear_run_panels(const linear_ops *ops, const uint8_t *matrix, uint8_t *made, int64_t first, int64_t end,
+                              int64_t n_in, int64_t n_out, const linear_rows *x, float *const *out,
+                              const float *const *residual, const linear_finish *finish, int64_t prefetch)
 {
     const int64_t panel_bytes = ops->panel_bytes(n_in);
     const int plain = !finish->bias && finish->scale == 1 && finish->softcap == 0 && !residual;
@@ -69,6 +72,8 @@ static void linear_run_panels(const linear_ops *ops, const uint8_t *matrix, int6
         const int64_t column = panel * LINEAR_PANEL;
         const int columns = n_out - column < LINEAR_PANEL ? (int)(n_out - column) : LINEAR_PANEL;
         const int direct = plain && columns == LINEAR_PANEL;
+        const uint8_t *const weights = made ? made : matrix + panel * panel_bytes;
+        if (made) ops->panel_of_file(matrix, n_out, n_in, panel, made);
         int64_t tile_at = 0;
         for (int r = 0; r < x->n; tile_at += x->tile_stride) {
             const int R = linear_tile_rows(ops, x->n - r);
@@ -80,7 +85,7 @@ static void linear_run_panels(const linear_ops *ops, const uint8_t *matrix, int6
                 to[i] = direct && i < used ? out[r + i] + column : y[i];
             }
             if (R > 1 && ops->tile_build) rows[0] = x->tiles + tile_at;
-            ops->tile_run[linear_log2(R)](matrix + panel * panel_bytes, rows, n_in, to, r == 0 ? prefetch : 0);
+            ops->tile_run[linear_log2(R)](weights, rows, n_in, to, r == 0 && !made ? prefetch : 0);
             if (!direct)
                 for (int i = 0; i < used; i++)
                     linear_finish_row(finish, y[i], column, columns, residual ? residual[r + i] : NULL, out[r + i]);
@@ -126,6 +131,12 @@ LINEAR_INLINE int32_t linear_panel_groups(int64_t panels, int64_t panel_bytes, i
         while (groups * blocks % n_threads) groups++;
     if (groups > panels) groups = panels;
     return groups < 1 ? 1 : (int32_t)groups;
+}
+
+/* Bytes of scratch for a panel that is made of file rows; 0 for packed matrices. */
+LINEAR_INLINE int64_t linear_made_bytes(const linear_ops *ops, const ggfw_weight *weight)
+{
+    return weight->layout == GGFW_LAYOUT_FILE ? (ops->panel_bytes(weight->n_in) + 63) / 64 * 64 : 0;
 }
 
 /* Bytes of scratch for the tiles of one row block of a batch of at most max_rows rows. */

@@ -1,6 +1,7 @@
 /* linear_run.h: GGFW_OP_LINEAR: one activation, up to GGFW_MAX_OUTPUTS weights of one format.
  *
- * Chunk = (group of panels) x (block of rows); panels are numbered through all parts. Chunks write disjoint columns or
+ * Chunk = (group of panels) x (block of rows); panels are numbered through all parts. Scratch: the panel that is made of
+ * file rows (where weights are not packed), then the tiles. Chunks write disjoint columns or
  * rows. Where a residual view is the memory of the result, running a chunk twice would add it twice: such steps are not
  * re-executable.
  */
@@ -43,7 +44,8 @@ static int32_t linear_n_chunks(const ggfw_step *step, const ggfw_run *run, int32
 static int64_t linear_scratch_size(const ggfw_step *step, const ggfw_run *run)
 {
     const int64_t rows = run->max_rows > run->max_outputs ? run->max_rows : run->max_outputs;
-    return linear_tiles_bytes(linear_ops_of(step->weight[0]->format, step->in[0].type), step->weight[0]->n_in, rows);
+    const linear_ops *ops = linear_ops_of(step->weight[0]->format, step->in[0].type);
+    return linear_made_bytes(ops, step->weight[0]) + linear_tiles_bytes(ops, step->weight[0]->n_in, rows);
 }
 
 static void linear_run(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end, int32_t chunk,
@@ -59,7 +61,9 @@ static void linear_run(const ggfw_step *step, const ggfw_run *run, int32_t row_b
 
     linear_rows x = { .n = n };
     for (int r = 0; r < n; r++) x.at[r] = run->arena + step->in[0].offset + (int64_t)(row + r) * step->in[0].stride;
-    linear_build_tiles(ops, &x, n_in, scratch);
+    const int64_t made_bytes = linear_made_bytes(ops, step->weight[0]); /* all parts are in one layout */
+    uint8_t *const made = made_bytes ? scratch : NULL;
+    linear_build_tiles(ops, &x, n_in, (uint8_t *)scratch + made_bytes);
 
     int64_t first = g.panels * group / g.groups;
     int64_t end = g.panels * (group + 1) / g.groups;
@@ -75,7 +79,7 @@ static void linear_run(const ggfw_step *step, const ggfw_run *run, int32_t row_b
                 out[r] = (float *)(run->arena + to->offset + (int64_t)(row + r) * to->stride);
                 residual[r] = (const float *)(run->arena + add->offset + (int64_t)(row + r) * add->stride);
             }
-            linear_run_panels(ops, weight->data, first, end < panels ? end : panels, n_in, weight->n_out, &x, out,
+            linear_run_panels(ops, weight->data, made, first, end < panels ? end : panels, n_in, weight->n_out, &x, out,
                               add->width ? residual : NULL, &finish, run->prefetch);
         }
         first = first > panels ? first - panels : 0;
