@@ -1,4 +1,8 @@
-"""The executor library under the compiler's sanitizers: data races, memory errors, undefined behaviour."""
+"""The executor library under the compiler's sanitizers: data races, memory errors, undefined behaviour.
+
+``executor_stress.c`` runs plans from several callers, ``memory_stress.c`` moves and cuts mapped files under readers and
+draws with samplers in several threads.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,14 @@ SOURCES = Path(get_include()).parent / "src"
 @pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 @pytest.mark.parametrize("compiler", ["clang-19", "clang", "gcc"])
-def test_stress(compiler: str, sanitizer: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["executor_stress.c", "memory_stress.c"])
+def test_stress(source: str, compiler: str, sanitizer: str, tmp_path: Path) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler} here")
     program = tmp_path / "stress"
     command = [
         compiler, "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all",
-        f"-I{get_include()}", f"-I{SOURCES}", str(HERE / "executor_stress.c"), *map(str, sorted(SOURCES.glob("*.c"))),
+        f"-I{get_include()}", f"-I{SOURCES}", str(HERE / source), *map(str, sorted(SOURCES.glob("*.c"))),
         "-o", str(program), "-pthread", "-lm",
     ]  # fmt: skip
     built = subprocess.run(command, capture_output=True, text=True)
