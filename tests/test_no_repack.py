@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ import kernels_linear_twin as twin
 import numpy as np
 import pytest
 from tests_support import check_logits
+from tiny_models import write_llama
 
 import ggfw
 from ggfw import model as model_module
@@ -138,6 +140,59 @@ def test_mapped_weights_count_for_nothing_where_memory_is_counted() -> None:
     packed, mapped = (Footprint.of(QUANTS[0], ctx=64, repack=repack) for repack in (None, False))
     assert packed.weights > 0
     assert mapped.weights == 0
+
+
+# -- files larger than memory ------------------------------------------------------------------------------------------
+
+GROUPS = Path("/sys/fs/cgroup/memory")
+CHILD = """
+import sys, ggfw
+with ggfw.load(sys.argv[1], ctx=64, ubatch=16, threads=2, repack=sys.argv[2] == "packed") as model:
+    print(*model.greedy([1, 70, 80, 90], 4))
+status = open("/proc/self/status").read()
+print(*(int(status.split(name)[1].split()[0]) << 10 for name in ("VmHWM:", "RssAnon:")))
+"""
+
+
+def _greedy(path: Path, layout: str, *before: str) -> tuple[str, int, int]:
+    """Tokens, peak and private memory of a process of its own."""
+    done = subprocess.run(
+        [*before, sys.executable, "-c", CHILD, str(path), layout], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
+    tokens, sizes = done.stdout.splitlines()
+    peak, private = sizes.split()
+    return tokens, int(peak), int(private)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux for the memory of a process")
+def test_a_file_larger_than_the_memory_of_its_group(tmp_path: Path) -> None:
+    path = write_llama(tmp_path / "large.gguf", n_layer=4, n_ff=1 << 18)
+    size = path.stat().st_size
+    assert size > 400_000_000
+    tokens, peak, _ = _greedy(path, "packed")
+    assert peak > size
+    same, _, private = _greedy(path, "mapped")
+    assert same == tokens
+    assert private < size // 4
+    if not os.access(GROUPS / "cgroup.procs", os.W_OK):
+        pytest.skip("no control group may be made here")
+    _drop(path)  # what comes in from now on is charged to the group
+    group = GROUPS / f"ggfw-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(size // 2))
+        same, peak, _ = _greedy(
+            path, "mapped", "sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"
+        )
+        held = int((group / "memory.max_usage_in_bytes").read_text())
+    finally:
+        (group / "memory.force_empty").write_text("0")
+        group.rmdir()
+    assert same == tokens
+    assert peak < size * 0.6
+    assert held <= size // 2
 
 
 # -- reading ahead ----------------------------------------------------------------------------------------------

@@ -55,10 +55,10 @@ def random_matrix(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
 
 
-def write_llama(path: Path, n_layer: int = 2, seed: int = 0, n_ctx: int = 256) -> Path:
-    """Write a random llama: 32 columns, 4 heads of 8, 2 key heads, 64 hidden columns, all F32."""
+def write_llama(path: Path, n_layer: int = 2, seed: int = 0, n_ctx: int = 256, n_ff: int = 64) -> Path:
+    """Write a random llama: 32 columns, 4 heads of 8, 2 key heads, ``n_ff`` hidden columns, all F32."""
     rng = np.random.default_rng(seed)
-    n_embd, n_head, n_kv, d, n_ff = 32, 4, 2, 8, 64
+    n_embd, n_head, n_kv, d = 32, 4, 2, 8
     meta = metadata(
         "llama", context_length=n_ctx, embedding_length=n_embd, block_count=n_layer, feed_forward_length=n_ff,
         attention__head_count=n_head, attention__head_count_kv=n_kv, attention__layer_norm_rms_epsilon=1e-5,
