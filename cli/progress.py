@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from ggfw.cli import terminal
 from ggfw.model_source import Progress
+from ggfw.threads import start_if_possible
 
 __all__ = ["showing_progress", "size", "waiting"]
 
@@ -86,11 +87,12 @@ def waiting(what: str | Callable[[], str], after: float = 0.5) -> Iterator[Calla
         sys.stderr.flush()
 
     thread = threading.Thread(target=show, daemon=True)
-    thread.start()
+    shown = start_if_possible(thread)
 
     def end() -> None:
         over.set()
-        thread.join()
+        if shown:
+            thread.join()
 
     try:
         yield end

@@ -30,6 +30,7 @@ from ggfw.scheduler import Scheduler
 from ggfw.speculation import DraftModel, Speculator
 from ggfw.step_times import StepTimes
 from ggfw.stepping import Stepper, wrapped
+from ggfw.threads import start
 
 if TYPE_CHECKING:
     from ggfw.model import LoadedModel
@@ -155,9 +156,9 @@ class Engine:
                 n = max(self._n_open - self.scheduler.n_parallel, 0)
                 seconds = max(1.0, self._mean_ms * 1e-3 * n / self.scheduler.n_parallel)
                 raise QueueFull(f"{n} requests are waiting, {self.max_queue} may; try again later", seconds)
+            self._run_thread()  # may fail, and then nothing has been taken
             self._n_open += len(choices)
             self._inbox.extend(choices)
-            self._run_thread()
             self._wake.notify()
         return [work.handle for work in choices]
 
@@ -189,8 +190,8 @@ class Engine:
         with self._wake:
             if self._stopping:
                 raise GenerationError("the model is closed")
-            self._jobs.append((job, future))
             self._run_thread()
+            self._jobs.append((job, future))
             self._wake.notify()
         return future
 
@@ -279,10 +280,9 @@ class Engine:
         if self._thread is None:
             _engines.add(self)
             self._pid = os.getpid()
-            self._thread = threading.Thread(
-                target=self._loop, name=f"ggfw-engine-{self.model.name}", daemon=True
+            self._thread = start(
+                threading.Thread(target=self._loop, name=f"ggfw-engine-{self.model.name}", daemon=True)
             )
-            self._thread.start()
 
     def _loop(self) -> None:
         scheduler, stepper = self.scheduler, self._stepper

@@ -26,6 +26,7 @@ from ggfw.result import Result
 from ggfw.sampling import Constraint, Params
 from ggfw.speculation import RECURRENT_DRAFTS, check_spec
 from ggfw.stream import Stream
+from ggfw.threads import start_if_possible
 
 if TYPE_CHECKING:
     from ggfw.chat.skill_handle import SkillHandle
@@ -81,7 +82,9 @@ def load(
         ModelNotFound, ModelFileError, UnsupportedError, BackendError: with one sentence.
     """
     # Templates need Jinja, whose import is a good part of the time to the first token: it happens while weights load.
-    Thread(target=import_module, args=("ggfw.chat.template",), name="ggfw-import", daemon=True).start()
+    start_if_possible(
+        Thread(target=import_module, args=("ggfw.chat.template",), name="ggfw-import", daemon=True)
+    )
     from ggfw.model import LoadedModel
 
     check_spec(spec, draft is not None)

@@ -27,7 +27,7 @@ from ggfw.graph.cache_layout import CacheLayout, cache_layout
 from ggfw.graph.hparams import Hparams
 from ggfw.graph.weights import Weights
 from ggfw.registry import Registry, default_registry
-from ggfw.threads import default_threads
+from ggfw.threads import default_threads, start_if_possible
 
 if TYPE_CHECKING:
     from ggfw.execute.batch import Executor
@@ -397,5 +397,6 @@ def _in_thread(work: Callable[[], Any]) -> Future[Any]:
         except BaseException as exc:
             future.set_exception(exc)
 
-    Thread(target=run, name="ggfw-tokenizer", daemon=True).start()
+    if not start_if_possible(Thread(target=run, name="ggfw-tokenizer", daemon=True)):
+        run()
     return future

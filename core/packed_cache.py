@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from ggfw.threads import start_if_possible
+
 _SUFFIX = ".packed"
 _BLOCK = 1 << 20  # bytes under one sum
 _MAGIC = b"GGFWPACK"
@@ -93,8 +95,7 @@ class PackedCache:
         if data.size > self.limit // 2:
             return None
         thread = Thread(target=self._write, args=(key, data, native), name="ggfw-packed-cache")
-        thread.start()
-        return thread
+        return thread if start_if_possible(thread) else None
 
     def _write(self, key: bytes, data: np.ndarray, native: Any) -> None:
         path = self.path(key)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from threading import Thread
 
-from ggfw.errors import InvalidRequest
+from ggfw.errors import GgfwError, InvalidRequest
 from ggfw.records import dataclass
 
-__all__ = ["ThreadChoice", "choose_threads", "default_threads"]
+__all__ = ["ThreadChoice", "choose_threads", "default_threads", "start", "start_if_possible"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,29 @@ class ThreadChoice:
     cores: int
     quota: float | None
     reason: str
+
+
+def start(thread: Thread) -> Thread:
+    """Start a thread that nothing can go on without.
+
+    Raises:
+        GgfwError: the system gives no more of them.
+    """
+    if not start_if_possible(thread):
+        raise GgfwError(
+            f"the system gives no thread for {thread.name}; raise the limit (ulimit -u, or pids.max of the control "
+            "group), or end other programs"
+        )
+    return thread
+
+
+def start_if_possible(thread: Thread) -> bool:
+    """Start a thread that only makes something faster; False where the system gives none."""
+    try:
+        thread.start()
+    except RuntimeError:  # of an unstarted thread: "can't start new thread"
+        return False
+    return True
 
 
 def default_threads(root: str | os.PathLike[str] = "/", requested: int | None = None) -> int:

@@ -24,6 +24,7 @@ from ggfw.execute.kernel_set import F32_FORMAT, KernelSet
 from ggfw.gguf import GGUF
 from ggfw.graph.plan import Plan
 from ggfw.graph.weights import WeightRef
+from ggfw.threads import start_if_possible
 
 if TYPE_CHECKING:
     from ggfw.packed_cache import PackedCache
@@ -79,8 +80,8 @@ class NativeWeights:
         self.mapped: tuple[Path, np.ndarray] | None = None
         self._pack(plan, cache)
         if prefault and self._mapped:
-            self._reader = Thread(target=self._read_ahead, name="ggfw-prefault", daemon=True)
-            self._reader.start()
+            reader = Thread(target=self._read_ahead, name="ggfw-prefault", daemon=True)
+            self._reader = reader if start_if_possible(reader) else None
         if cache is not None and cache.settle_at_once:
             self.settle(wait=True)
 
@@ -246,11 +247,9 @@ class NativeWeights:
         if not self.settled and self.mapped is not None:
             self.settled = True
             address, n_bytes = self._ffi.cast("void *", self.mapped[1].ctypes.data), self.mapped[1].size
-            self._thread = Thread(
-                target=self._lib.ggfw_memory_settle, args=(address, n_bytes), name="ggfw-settle"
-            )
-            self._thread.start()
-            if wait:
+            thread = Thread(target=self._lib.ggfw_memory_settle, args=(address, n_bytes), name="ggfw-settle")
+            self._thread = thread if start_if_possible(thread) else None
+            if wait and self._thread is not None:
                 self._thread.join()
 
     def _read_ahead(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 from cli_support import COMMAND
 from tiny_models import write_llama
+
+import ggfw
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 
@@ -44,21 +47,66 @@ with ggfw.load(sys.argv[1], threads=1, ctx=64) as model:
     assert done.stdout.startswith("True ") and done.stdout.endswith("\n1\n"), done.stdout
 
 
-def test_no_threads_to_be_had(tmp_path: Path) -> None:
-    """The pool does with the threads it gets; if there is not even one for the engine, loading is an error."""
-    code = """
-import sys, threading, ggfw
-import ggfw.registry; ggfw.registry.default_registry()
-def refuse(self): raise RuntimeError("can't start new thread")
-threading.Thread.start = refuse
-try:
-    with ggfw.load(sys.argv[1], threads=2, ctx=64) as model:
-        model.generate("a", max_tokens=1)
-except (ggfw.GgfwError, RuntimeError) as error:
-    print("refused:", error)
+#: Lets a process have so many threads and no more, whoever it belongs to (ulimit -u means nothing to root).
+FEW_THREADS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+typedef int creator(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument) {
+    static _Atomic long made;
+    if (atomic_fetch_add(&made, 1) >= atol(getenv("MOST_THREADS"))) return EAGAIN;
+    return ((creator *)dlsym(RTLD_NEXT, "pthread_create"))(thread, attributes, run, argument);
+}
 """
-    done = run(code, write_llama(tmp_path / "m.gguf"))
-    assert done.returncode == 0 and done.stdout.startswith("refused:"), done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def few_threads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("few")
+    (folder / "few.c").write_text(FEW_THREADS)
+    library = folder / "few.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", str(folder / "few.c"), "-o", str(library), "-ldl"], check=True)
+    return library
+
+
+@pytest.mark.parametrize("most", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 9))])
+def test_no_threads_to_be_had(few_threads: Path, tmp_path: Path, most: int) -> None:
+    """What only makes something faster is done without; where there is none for the engine, one sentence says so."""
+    path = write_llama(tmp_path / "m.gguf")
+    env = {
+        **os.environ,
+        "LD_PRELOAD": str(few_threads),
+        "MOST_THREADS": str(most),
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [*COMMAND, "run", str(path), "hello", "--raw", "--max-tokens", "2", "--threads", "2", "--ctx", "64"],
+        capture_output=True, text=True, timeout=60, env=env,
+    )  # fmt: skip
+    assert done.returncode in ((1,) if most == 0 else (0, 1)), done.stderr
+    if done.returncode:
+        assert "ggfw: error: the system gives no thread for" in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr and done.stderr.count("ggfw: error:") == 1
+
+
+def test_a_request_that_finds_no_thread_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ggfw.load(write_llama(tmp_path / "m.gguf"), threads=1, ctx=64, max_queue=1) as model:
+        with monkeypatch.context() as patched:
+            patched.setattr("threading.Thread.start", no_thread)
+            for _ in range(5):  # more than the queue has places
+                with pytest.raises(ggfw.GgfwError, match="gives no thread for ggfw-engine"):
+                    model.generate("a", max_tokens=1)
+        assert model.generate("a", max_tokens=1).usage.completion_tokens == 1
+
+
+def no_thread(self: object) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 @pytest.mark.parametrize("how", ["full", "killed"])

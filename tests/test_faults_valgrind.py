@@ -19,8 +19,11 @@ pytestmark = [
 
 CODE = """
 import sys, ggfw
-for _ in range(int(sys.argv[2])):
-    with ggfw.load(sys.argv[1], threads=2, ctx=64) as model:
+from pathlib import Path
+from ggfw.packed_cache import PackedCache
+cache = PackedCache(Path(sys.argv[3]), 64)
+for n in range(int(sys.argv[2])):  # packed, then mapped and moved into memory of its own
+    with ggfw.load(sys.argv[1], threads=2, ctx=64, packed_cache=cache if n % 3 else None) as model:
         model.generate("ab", max_tokens=3, temperature=0.8, seed=1, dry_multiplier=1.0, logprobs=2)
         model.embed("abc")
 print("done")
@@ -43,8 +46,9 @@ def test_nothing_is_lost(tmp_path: Path) -> None:
     model = write_llama(tmp_path / "m.gguf", n_layer=1, n_ctx=64)
     done = subprocess.run(
         ["valgrind", "--leak-check=full", "--show-leak-kinds=definite,possible", "--num-callers=40", "--xml=yes",
-         f"--xml-file={report}", sys.executable, "-c", CODE, str(model), "10"],
+         f"--xml-file={report}", sys.executable, "-c", CODE, str(model), "10", str(tmp_path / "packed")],
         capture_output=True, text=True, timeout=900, env={**os.environ, "PYTHONMALLOC": "malloc"},
     )  # fmt: skip
+    assert list((tmp_path / "packed").iterdir())
     assert done.returncode == 0 and done.stdout == "done\n", done.stderr[-3000:]
     assert complaints(report) == []
