@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ggfw.gguf import GGUF
+    from ggfw.graph.cache_layout import CacheLayout
     from ggfw.support import Support
 
 __all__ = ["facts"]
@@ -29,7 +30,8 @@ def facts(gguf: GGUF, support: Support) -> dict[str, Any]:
     needs = {need.kind: need for need in support.needs}
     template = needs.get("template")
     budget = available_memory()
-    fits = None if budget is None else largest_context(gguf, budget, most=found.n_ctx_train)
+    layout = support.layout
+    fits = None if budget is None else largest_context(gguf, budget, most=found.n_ctx_train, layout=layout)
     return {
         "architecture": found.architecture,
         "name": found.name,
@@ -54,7 +56,7 @@ def facts(gguf: GGUF, support: Support) -> dict[str, Any]:
         "vocab": found.n_vocab,
         "context": found.n_ctx_train,
         "window": found.sliding_window,
-        "window_layers": found.sliding_window_layers,
+        "window_layers": found.sliding_window_layers if layout is None else _window_layers(layout),
         "rope": {
             "base": rope.get("freq_base"),
             "scaling": rope.get("scaling.type"),
@@ -87,21 +89,28 @@ def facts(gguf: GGUF, support: Support) -> dict[str, Any]:
             for t in found.biggest
         ],
         "tensors": found.n_tensors,
-        "kv_bytes": _kv_bytes(gguf, found.n_ctx_train),
+        "kv_bytes": _kv_bytes(gguf, found.n_ctx_train, layout),
         "fits_here": None if budget is None else (f"yes, up to {_short(fits)}" if fits else "no"),
         "fits_context": fits,
         "sampling": _sampling(gguf),
     }
 
 
-def _kv_bytes(gguf: GGUF, trained: int | None) -> dict[str, dict[str, int]] | None:
+def _window_layers(layout: CacheLayout) -> int | None:
+    """How many layers see a window only; None where none does."""
+    return sum(len(pool.layers) for pool in layout.pools if pool.window) or None
+
+
+def _kv_bytes(
+    gguf: GGUF, trained: int | None, layout: CacheLayout | None
+) -> dict[str, dict[str, int]] | None:
     """Context -> cache type -> bytes of one sequence."""
     from ggfw.footprint import KV_BYTES, kv_bytes
 
     contexts = sorted(
         {n for n in _CONTEXTS if trained is None or n < trained} | ({trained} if trained else set())
     )
-    table = {str(n): {kind: kv_bytes(gguf, n, kind) for kind in KV_BYTES} for n in contexts}
+    table = {str(n): {kind: kv_bytes(gguf, n, kind, layout) for kind in KV_BYTES} for n in contexts}
     if any(size is None for row in table.values() for size in row.values()):
         return None
     return table  # type: ignore[return-value]  # no None is left

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ggfw.errors import GgfwError
 from ggfw.gguf import GGUF
 from ggfw.gguf.analysis import kv_elements
+
+if TYPE_CHECKING:
+    from ggfw.graph.cache_layout import CacheLayout
+    from ggfw.registry import Registry
 from ggfw.records import dataclass
 
 #: Bytes per element of the attention cache.
@@ -42,13 +47,59 @@ class MemoryShort(GgfwError):
         self.needed, self.available, self.largest, self.passing = needed, available, largest, passing
 
 
-def kv_bytes(gguf: GGUF, n_ctx: int, kv_type: str = "f16") -> int | None:
-    """Bytes of the attention cache of one sequence; None if the header does not say."""
-    elements = kv_elements(gguf, n_ctx)
+def layout_of(gguf: GGUF, registry: Registry | None = None) -> CacheLayout | None:
+    """The caches that the file's architecture asks for; None where none is installed, or the file does not fit it.
+
+    Only the architecture knows which layers see a window: the files of Gemma 3 and gpt-oss do not say.
+    """
+    from ggfw.graph.architecture import RunConfig
+    from ggfw.model import Described
+    from ggfw.registry import default_registry
+
+    trained = gguf.arch_get("context_length")
+    n_ctx = trained if isinstance(trained, int) and 0 < trained < 2**31 else 4096
+    try:
+        return Described(gguf, RunConfig(n_ctx), registry or default_registry()).layout
+    except GgfwError:
+        return None
+
+
+def kv_bytes(gguf: GGUF, n_ctx: int, kv_type: str = "f16", layout: CacheLayout | None = None) -> int | None:
+    """Bytes of the attention cache that one sequence needs; of layers with a window, those of the window.
+
+    Args:
+        gguf: an open file.
+        n_ctx: positions.
+        kv_type: element type of the cache.
+        layout: what :func:`layout_of` found; None: told from the header alone, and windows that it does not place in
+            layers are not counted.
+
+    Returns:
+        bytes; None if there is no layout and the header does not say.
+    """
+    elements = kv_elements(gguf, n_ctx) if layout is None else _elements(layout, n_ctx, windows=True)
     return None if elements is None else int(elements * KV_BYTES[kv_type])
 
 
-def memory_needed(gguf: GGUF, n_ctx: int, *, kv_type: str = "f16", n_parallel: int = 1) -> int:
+def _held_bytes(gguf: GGUF, n_ctx: int, kv_type: str, layout: CacheLayout | None) -> int:
+    """Bytes of cache that a sequence's share comes to hold: pages that left a window are kept for later prompts."""
+    elements = kv_elements(gguf, n_ctx) if layout is None else _elements(layout, n_ctx, windows=False)
+    return int((elements or 0) * KV_BYTES[kv_type])
+
+
+def _elements(layout: CacheLayout, n_ctx: int, *, windows: bool) -> int:
+    return sum(
+        len(pool.layers)
+        * pool.n_head_kv
+        * (pool.d_k + (0 if pool.v_in_k else pool.d_v))
+        * (min(n_ctx, pool.window) if windows and pool.window else n_ctx)
+        for pool in layout.pools
+    )
+
+
+def memory_needed(
+    gguf: GGUF, n_ctx: int, *, kv_type: str = "f16", n_parallel: int = 1, layout: CacheLayout | None = None
+) -> int:
     """Bytes that the loaded model will take: packed weights, caches of ``n_parallel`` sequences, and the rest.
 
     Args:
@@ -56,25 +107,33 @@ def memory_needed(gguf: GGUF, n_ctx: int, *, kv_type: str = "f16", n_parallel: i
         n_ctx: positions per sequence.
         kv_type: element type of the cache.
         n_parallel: sequences that may run at once.
+        layout: see :func:`kv_bytes`.
     """
     weights = sum(tensor.n_bytes for tensor in gguf.tensors.values())
-    cache = (kv_bytes(gguf, n_ctx, kv_type) or 0) * n_parallel
+    cache = _held_bytes(gguf, n_ctx, kv_type, layout) * n_parallel
     return int(weights * _PACKING) + cache + _BASE
 
 
 def largest_context(
-    gguf: GGUF, budget: int, *, kv_type: str = "f16", n_parallel: int = 1, most: int | None = None
+    gguf: GGUF,
+    budget: int,
+    *,
+    kv_type: str = "f16",
+    n_parallel: int = 1,
+    most: int | None = None,
+    layout: CacheLayout | None = None,
 ) -> int | None:
     """The largest power of two, or ``most``, as context for which :func:`memory_needed` is within ``budget`` bytes.
+
+    Args:
+        layout: see :func:`kv_bytes`.
 
     Returns:
         positions; None when not even 512 fit.
     """
     candidates = [n for n in _STEPS if most is None or n < most] + ([most] if most else [])
-    fitting = [
-        n for n in candidates if memory_needed(gguf, n, kv_type=kv_type, n_parallel=n_parallel) <= budget
-    ]
-    return max(fitting, default=None)
+    options = {"kv_type": kv_type, "n_parallel": n_parallel, "layout": layout}
+    return max((n for n in candidates if memory_needed(gguf, n, **options) <= budget), default=None)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -126,12 +185,14 @@ class Footprint:
         floats = all(tensor.ggml_type == 0 for tensor in tensors if len(tensor.shape) > 1)
         kind = kv_type or ("f32" if floats else "f16")
         steps = [*(n for n in _STEPS if n < n_ctx), n_ctx]
-        cache = [(n, kv_bytes(source, n, kind) or 0) for n in steps]
+        layout = layout_of(source)
+        cache = [(n, _held_bytes(source, n, kind, layout)) for n in steps]
         weights = 0 if repack is False else sum(tensor.n_bytes for tensor in tensors)
         if draft is not None:
             with GGUF.open(draft) as small:
                 weights += sum(tensor.n_bytes for tensor in small.tensors.values())
-                cache = [(n, size + (kv_bytes(small, n, kind) or 0)) for n, size in cache]
+                layout = layout_of(small)
+                cache = [(n, size + _held_bytes(small, n, kind, layout)) for n, size in cache]
         name = Path(source.path).name if source.path else str(source.get("general.name", "the model"))
         return cls(name, weights, n_ctx, n_parallel, tuple(cache), bool(ctx))
 

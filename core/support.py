@@ -22,6 +22,7 @@ from ggfw.registry import Registry, default_registry
 
 if TYPE_CHECKING:
     from ggfw.execute.kernel_set import KernelSet
+    from ggfw.graph.cache_layout import CacheLayout
     from ggfw.tokenizer import Tokenizer
 
 __all__ = ["Need", "Support", "support"]
@@ -57,11 +58,13 @@ class Support:
         needs: everything the file needs, in the order in which loading meets it.
         makes: text, embeddings or scores; "" where the architecture is missing or does not fit.
         unused: names of tensors that the architecture does not ask for.
+        layout: caches that the architecture asks for; None where it is missing or does not fit.
     """
 
     needs: tuple[Need, ...]
     makes: str
     unused: tuple[str, ...]
+    layout: CacheLayout | None = None
 
     @property
     def missing(self) -> tuple[Need, ...]:
@@ -99,7 +102,9 @@ def support(gguf: GGUF, *, backend: str | None = None, registry: Registry | None
     makes = _makes(described) if described is not None else ""
     if makes != "embeddings" and makes != "scores":
         needs.append(_template(gguf, tokenizer, registry))
-    return Support(tuple(needs), makes, tuple(described.weights.unused()) if described is not None else ())
+    if described is None:
+        return Support(tuple(needs), makes, ())
+    return Support(tuple(needs), makes, tuple(described.weights.unused()), described.layout)
 
 
 def _architecture(gguf: GGUF, registry: Registry, needs: list[Need]) -> Described | None:
