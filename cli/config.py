@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Set
 from typing import Any
 
 import click
@@ -27,7 +28,7 @@ def config_verb() -> None:
 def show_verb(ctx: click.Context, as_json: bool) -> None:
     """List the settings of the environment and of the configuration file; secrets are not shown."""
     chosen = (ctx.find_root().obj or {}).get("config")
-    rows = _rows(read_config(chosen))
+    rows = _rows(read_config(chosen), ctx.meta.get("ggfw.from_file", frozenset()))
     path = config_path(chosen)
     if as_json:
         terminal.print_json({"file": str(path), "there": path.is_file(), "settings": rows})
@@ -51,10 +52,15 @@ config_verb.add_command(show_verb)
 config_verb.add_command(path_verb)
 
 
-def _rows(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """The settings, those of the environment first; one that a variable overrides is not listed from the file."""
+def _rows(config: dict[str, Any], from_file: Set[str]) -> list[dict[str, Any]]:
+    """The settings, those of the environment first; one that a variable overrides is not listed from the file.
+
+    Args:
+        config: what the file says.
+        from_file: variables that were set because the file says so.
+    """
     rows: list[dict[str, Any]] = []
-    for name in sorted(_variables() & set(os.environ)):
+    for name in sorted((_variables() & set(os.environ)) - from_file):
         key = name.removeprefix("GGFW_").lower().replace("_", "-")
         rows.append({"verb": None, "setting": key, "value": _shown(key, os.environ[name]), "source": name})
     named = {row["setting"] for row in rows}

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed (one line on stderr, never a traceback), 2 wrong us
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -47,6 +48,15 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 
+#: What other programs call our verbs; none of them is a verb here, but the error names ours.
+OTHERS = {
+    "analyze": "show", "cli": "chat", "copy": "cp", "delete": "rm", "download": "pull", "embedding": "embed",
+    "generate": "run", "get": "pull", "import": "pull", "info": "show", "inspect": "show", "install": "pull",
+    "load": "run", "ls": "list", "models": "list", "perf": "bench", "prompt": "run", "quant": "quantize",
+    "remove": "rm", "repl": "chat", "server": "serve", "start": "serve", "unload": "stop", "version": "--version",
+}  # fmt: skip
+
+
 class VerbGroup(click.Group):
     """The verbs of :data:`VERBS`, each imported when it is used."""
 
@@ -66,7 +76,8 @@ class VerbGroup(click.Group):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from difflib import get_close_matches  # here, because only mistakes need it
 
-            near = get_close_matches(args[0], VERBS, n=2)
+            word = args[0].lower()
+            near = [OTHERS[word]] if word in OTHERS else get_close_matches(word, VERBS, n=2)
             hint = f"; did you mean {' or '.join(near)}?" if near else f"; known: {', '.join(VERBS)}"
             raise click.UsageError(f"there is no verb {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
@@ -141,17 +152,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.ClickException as exc:
         terminal.error(exc.format_message())
         return exc.exit_code
-    except BrokenPipeError:
-        # The reader has gone (`| head`): what Python still holds must not be written when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has gone (`| head`)
+        _drop_output()
         return 1
     except Exception as exc:
         if os.environ.get("GGFW_TRACEBACK"):
             raise
         terminal.error(_explain(exc))
+        if isinstance(exc, OSError):
+            _drop_output()
         return 1
     finally:
         gc.enable()
+
+
+def _drop_output() -> None:
+    """Let stdout lead nowhere if it takes nothing: what Python still holds would be an error again when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _sentence(text: str) -> str:
@@ -167,6 +187,8 @@ def _explain(exc: Exception) -> str:
         return "memory is short; choose a smaller model or a smaller --ctx"
     if isinstance(exc, OSError) and exc.filename is not None and exc.strerror:
         return f"{os.fsdecode(exc.filename)}: {exc.strerror}"
+    if isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
+        return f"the output cannot be written: {exc.strerror}"
     return (
         f"unexpected {type(exc).__name__}: {exc}; this is a defect in ggfw or in a plugin "
         "(GGFW_TRACEBACK=1 shows where)"

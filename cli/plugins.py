@@ -1,4 +1,4 @@
-"""``ggfw plugins list|show|check|new``."""
+"""``ggfw plugins list|show|check|new|enable|disable``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _registry() -> Registry:
 
 @click.group("plugins")
 def plugins_verb() -> None:
-    """List, show and check plugins."""
+    """List, show, check and write plugins, and leave some out."""
 
 
 @verb("list")
@@ -169,5 +169,48 @@ def new_verb(kind: str, name: str, folder: str) -> None:
     click.echo(f"{target}: pip install --no-build-isolation -e {target}; ggfw plugins check {name}")
 
 
-for _command in (list_verb, show_verb, check_verb, new_verb):
+@verb("disable")
+@click.argument("name")
+@click.pass_context
+def disable_verb(ctx: click.Context, name: str) -> None:
+    """Leave out the plugin, descriptor or distribution NAME from now on.
+
+    Writes it into the configuration file (disable-plugins).
+    """
+    from ggfw.cli.plugin_switches import KEY, write_disabled
+
+    path, names = _disabled(ctx)
+    _named(_registry(), name)
+    if name not in names:
+        write_disabled(path, [*names, name])
+    click.echo(f"{name} is left out: {KEY} in {path}")
+
+
+@verb("enable")
+@click.argument("name")
+@click.pass_context
+def enable_verb(ctx: click.Context, name: str) -> None:
+    """Use NAME again, which `ggfw plugins disable` left out."""
+    from ggfw.cli.plugin_switches import KEY, VARIABLE, write_disabled
+
+    path, names = _disabled(ctx)
+    if name not in names:
+        named = f"; that of {VARIABLE} is not changed here" if os.environ.get(VARIABLE) else ""
+        listed = ", ".join(names) or "nothing"
+        raise PluginError(f"{name!r} is not in {KEY} of {path}, which has {listed}{named}")
+    write_disabled(path, [other for other in names if other != name])
+    click.echo(f"{name} is used again")
+
+
+def _disabled(ctx: click.Context) -> tuple[Path, list[str]]:
+    """The configuration file, and what it leaves out."""
+    from ggfw.cli.plugin_switches import disabled_in
+    from ggfw.cli.settings import config_path, read_config
+
+    chosen = (ctx.find_root().obj or {}).get("config")
+    path = config_path(chosen)
+    return path, disabled_in(read_config(chosen), path)
+
+
+for _command in (list_verb, show_verb, check_verb, new_verb, enable_verb, disable_verb):
     plugins_verb.add_command(_command)

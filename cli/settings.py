@@ -66,9 +66,12 @@ class Verb(click.Command):
             root.obj = {**(root.obj or {}), "config": named}
         chosen = (root.obj or {}).get("config") if root is not None else named
         config = read_config(chosen)
-        if config:
-            extra["default_map"] = self._defaults(config, info_name or "")
-        return super().make_context(info_name, args, parent=parent, **extra)
+        if not config:
+            return super().make_context(info_name, args, parent=parent, **extra)
+        extra["default_map"] = self._defaults(config, info_name or "")
+        context = super().make_context(info_name, args, parent=parent, **extra)
+        _leave_out_plugins(config, config_path(chosen), context)
+        return context
 
     def _defaults(self, config: dict[str, Any], verb_name: str) -> dict[str, Any]:
         own = config.get(verb_name)
@@ -84,6 +87,21 @@ class Verb(click.Command):
                             several = param.multiple and not isinstance(value, list)
                             found[param.name] = [value] if several else value
         return found
+
+
+def _leave_out_plugins(config: dict[str, Any], path: Path, context: click.Context) -> None:
+    """Hand ``disable-plugins`` of the file to the registry, as its variable, while a verb runs.
+
+    Processes that the verb starts get it too. A variable that is set wins over the file.
+    """
+    from ggfw.cli.plugin_switches import VARIABLE, disabled_in
+
+    names = disabled_in(config, path)
+    if not names or VARIABLE in os.environ:
+        return
+    os.environ[VARIABLE] = ",".join(names)
+    context.meta["ggfw.from_file"] = {VARIABLE}
+    context.call_on_close(lambda: os.environ.pop(VARIABLE, None))
 
 
 def _named_config(args: list[str]) -> tuple[str | None, list[str]]:
@@ -162,7 +180,7 @@ def _left_out(path: Path, why: str) -> None:
 
 def _check_keys(config: dict[str, Any], path: Path) -> None:
     by_verb = _known_keys()
-    every = set().union(*by_verb.values())
+    every = {"disable-plugins"}.union(*by_verb.values())
     for key, value in config.items():
         if isinstance(value, dict):
             if key not in by_verb:

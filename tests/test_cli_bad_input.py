@@ -171,6 +171,32 @@ def test_bad_options(cli: Cli, tmp_path: Path, args: list[str], expected: str) -
     assert said.code == 1 and expected in said.error
 
 
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["rnu"], "did you mean run?"),
+        (["ls"], "did you mean list?"),
+        (["Generate"], "did you mean run?"),
+        (["version"], "did you mean --version?"),
+        (["xyzzy"], "known: run, chat, serve"),
+        (["plugins", "lst"], "Did you mean 'list'"),
+        (["config", "shwo"], "Did you mean 'show'"),
+        (["run", "--temprature", "1", "x"], "'--temperature'"),
+        (["quantize", "a", "b", "c", "--imatrx", "f"], "'--imatrix'"),
+        (["serve", "--prot", "1"], "'--port'"),
+    ],
+)
+def test_wrong_verbs_and_options_get_a_suggestion(cli: Cli, args: list[str], expected: str) -> None:
+    said = cli(*args)
+    assert said.code == 2 and expected in said.error
+
+
+def test_other_names_of_verbs_lead_to_verbs() -> None:
+    from ggfw.cli.main import OTHERS, VERBS
+
+    assert not set(OTHERS) & set(VERBS) and set(OTHERS.values()) <= {*VERBS, "--version"}
+
+
 def test_no_prompt(cli: Cli, tmp_path: Path) -> None:
     said = cli("run", write_llama(tmp_path / "m.gguf"), stdin=b" \n")
     assert said.code == 2 and "there is no prompt" in said.error
