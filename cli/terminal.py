@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -25,7 +26,12 @@ __all__ = [
 
 
 def prepare() -> None:
-    """Make stdout and stderr UTF-8 whatever the locale says (``LANG=C``), and never fail over a character."""
+    """Make stdout and stderr UTF-8 whatever the locale says (``LANG=C``), and never fail over a character.
+
+    One that was closed by whoever started the program (``>&-``) leads nowhere.
+    """
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="replace")
@@ -40,7 +46,8 @@ def say(message: str) -> None:
 
 def error(message: str) -> None:
     """Write ``ggfw: error: message`` to stderr, as one line."""
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # what is to be said may be that stdout cannot be written
+        sys.stdout.flush()
     say(f"ggfw: error: {' '.join(message.split())}")
 
 

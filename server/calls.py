@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 from ggfw.request import new_id
@@ -15,7 +16,7 @@ def arguments_object(call: ToolCall) -> dict[str, Any]:
     """The arguments of a call as an object; of a call that was cut, the members that are whole."""
     text = call.arguments.strip()
     try:
-        found = json.loads(text) if text else {}
+        found = json.loads(text, parse_float=_finite) if text else {}
     except (ValueError, RecursionError):
         return whole_members(text)
     return found if isinstance(found, dict) else {}
@@ -27,7 +28,7 @@ def whole_members(text: str) -> dict[str, Any]:
     >>> whole_members('{"city": "Paris", "days": 1')
     {'city': 'Paris'}
     """
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(parse_float=_finite)
     members: dict[str, Any] = {}
     at = _behind(text, 0, "{")
     try:
@@ -44,6 +45,11 @@ def whole_members(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         pass
     return members
+
+
+def _finite(text: str) -> float:
+    """A number as JSON can hold it again: 1e999 is the largest one."""
+    return max(-sys.float_info.max, min(float(text), sys.float_info.max))
 
 
 def _behind(text: str, at: int, mark: str) -> int:

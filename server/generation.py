@@ -13,6 +13,7 @@ from ggfw.errors import ContextLengthExceeded, InvalidRequest
 from ggfw.handle import Handle
 from ggfw.library import Model
 from ggfw.request import Request, with_seed
+from ggfw.sampling.params import choice_seed
 from ggfw.server.errors import renamed
 from ggfw.server.state import State
 
@@ -266,7 +267,7 @@ def _chat_options(wanted: Generation, options: dict[str, Any], id: str) -> dict[
 
 
 def _of_choice(options: dict[str, Any], n: int) -> dict[str, Any]:
-    return {**options, "seed": (options["seed"] + n) % 2**63} if n else options
+    return {**options, "seed": choice_seed(options["seed"], n)} if n else options
 
 
 def _id(id: str, n: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -64,3 +65,9 @@ def test_a_forced_call_that_was_cut() -> None:
         assert answer["stop_reason"] == "max_tokens"
         [block] = answer["content"]
         assert (block["type"], block["name"], block["input"]) == ("tool_use", "f", {})
+
+
+def test_numbers_that_are_too_large_stay_json() -> None:
+    found = arguments_object(ToolCall("id", "f", '{"x": 1e999, "y": [-1e999, 1.5]}'))
+    assert found == {"x": sys.float_info.max, "y": [-sys.float_info.max, 1.5]}
+    assert arguments_object(ToolCall("id", "f", '{"x": 1e999, "y": '))["x"] == sys.float_info.max

@@ -130,7 +130,7 @@ class Params:
         """The parameters of choice ``index`` of several: seed + index, so that choice 0 equals a single answer."""
         if index == 0 or self.seed is None or self.seed == -1:
             return self
-        return replace(self, seed=((self.seed & (2**64 - 1)) + index) & (2**64 - 1))
+        return replace(self, seed=choice_seed(self.seed, index))
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], base: Params | None = None) -> Params:
@@ -156,6 +156,11 @@ class Params:
             raise ModelFileError(
                 f"the file's general.sampling recommendation cannot be used: {error}; correct it with ggfw.gguf"
             ) from error
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """The seed of choice ``index`` of several with ``seed``: the sum, modulo 2^64."""
+    return (seed + index) % 2**64
 
 
 def defaults() -> Params:
