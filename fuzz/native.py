@@ -70,6 +70,7 @@ def _library() -> list[Path]:
         SOURCES / "platform_linux.c",
         SOURCES / "encode" / "encode.c",
         SOURCES / "units" / "unit_generic.c",
+        SOURCES / "units" / "probe_generic.c",
     ]
     return [*sorted(own), *more, HERE / "arena.c"]
 
@@ -107,8 +108,13 @@ def fuzz(name: str, seconds: float, *, seed: int, findings: Path) -> dict[str, A
     clang = compiler()
     if clang is None:
         return {**result, "findings": [], "skipped": "there is no clang with libFuzzer here"}
-    program = build(name, clang)
     folder = findings / name
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        program = build(name, clang)
+    except subprocess.CalledProcessError as error:  # the other targets may be built all the same
+        (folder / "told.txt").write_text(str(error), "utf-8")
+        return {**result, "findings": ["told.txt"], "skipped": "it does not compile"}
     corpus = folder / ".corpus"
     corpus.mkdir(parents=True, exist_ok=True)
     options = [f"-max_total_time={max(1, int(seconds))}", f"-seed={seed}", "-max_len=4096", "-timeout=10"]
