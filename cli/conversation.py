@@ -126,6 +126,9 @@ class Conversation:
         except GgfwError as exc:
             # It was not answered: the next message must not follow it.
             self.messages[:], self.read[:] = before, files or []
+            if self.read and isinstance(exc, ContextLengthExceeded):
+                self.read.clear()  # else no message would be short enough again
+                terminal.say("ggfw: what /read read is too long, and is not sent with the next message")
             self._report(exc)
         else:
             self._keep(result)

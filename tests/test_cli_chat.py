@@ -18,7 +18,7 @@ from ggfw.cli.commands import HELP
 from ggfw.cli.conversation import Conversation
 from ggfw.cli.lines import Lines
 from ggfw.cli.main import main
-from ggfw.errors import GgfwError, InvalidRequest, ModelNotFound
+from ggfw.errors import ContextLengthExceeded, GgfwError, InvalidRequest, ModelNotFound
 from ggfw.models import ModelEntry
 
 if TYPE_CHECKING:
@@ -164,6 +164,11 @@ def test_nothing_is_lost_when_an_answer_is_refused(
     talk.take("/think")
     talk.take("two")
     assert talk.messages[-2]["content"] == "notes.txt:\nnotes\n\ntwo" and not talk.read
+    (tmp_path / "long.txt").write_text("long " * 2000)
+    talk.take(f"/read {tmp_path / 'long.txt'}")
+    with pytest.raises(ContextLengthExceeded):
+        talk.take("three")
+    assert not talk.read, "else no message would be short enough again"
 
 
 def test_models_to_go_on_with(
