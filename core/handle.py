@@ -122,9 +122,13 @@ class Handle:
             await future
         finally:
             timer.cancel()
-            with self._lock:
-                if waiter in self._async_enders:
-                    self._async_enders.remove(waiter)
+            self._forget(waiter)
+
+    def _forget(self, waiter: Waiter) -> None:
+        """Nobody waits there any more: not all are woken by the end."""
+        with self._lock:
+            if waiter in self._async_enders:
+                self._async_enders.remove(waiter)
 
     def __await__(self) -> Generator[Any, None, Result]:
         while True:
@@ -132,7 +136,10 @@ class Handle:
                 waiter = None if self._done else _waiter(self._async_enders)
             if waiter is None:
                 return self._outcome()
-            yield from waiter[1].__await__()
+            try:
+                yield from waiter[1].__await__()
+            finally:
+                self._forget(waiter)
 
     # -- for the engine's thread ----------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ else:
                 result._hashed = _getter(f.name for f in fields if (f.compare if f.hash is None else f.hash))
                 if "__eq__" not in own:
                     result.__eq__ = _eq
-                if not keeps_hash:
+                if not (keeps_hash or options.get("unsafe_hash")):  # which has made one
                     result.__hash__ = _hash if options.get("frozen") else None
             return result
 

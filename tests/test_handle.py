@@ -86,3 +86,18 @@ def test_a_reader_that_goes_away_while_it_rests_leaves_nothing_behind(
         assert not handle._async_readers
 
     asyncio.run(main())
+
+
+def test_those_who_wait_for_the_end_no_longer_leave_nothing_behind() -> None:
+    async def main() -> None:
+        handle = _handle()
+
+        async def result() -> None:
+            await handle
+
+        for _ in range(3):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(result(), 0.001)
+        assert not handle._async_enders
+
+    asyncio.run(main())

@@ -120,3 +120,11 @@ def test_pickle() -> None:
 
     usage = Usage(1, 2)
     assert pickle.loads(pickle.dumps(usage)) == usage
+
+
+def test_a_hash_that_was_asked_for() -> None:
+    @dataclass(unsafe_hash=True)
+    class Changing:
+        x: int = 1
+
+    assert hash(Changing()) == hash(Changing()) != hash(Changing(2))
