@@ -14,6 +14,7 @@ from ggfw.engine import WAIT
 from ggfw.errors import ContextLengthExceeded, InvalidRequest, UnsupportedError
 from ggfw.execute.batch import Batch, Segment, Wants
 from ggfw.graph.pooling import pooling
+from ggfw.request import token_ids
 
 if TYPE_CHECKING:
     from ggfw.model import LoadedModel
@@ -45,7 +46,7 @@ def evaluate(
         InvalidRequest: an empty prompt, a bad id, or a chunk below 1.
         ContextLengthExceeded: a prompt is longer than the context.
     """
-    checked = [[int(i) for i in ids] for ids in prompts]
+    checked = [token_ids(ids) for ids in prompts]
     if wants & Wants.LOGITS and not model.n_vocab:
         raise InvalidRequest(f"{model.name} makes embeddings and has no logits", param="model")
     for ids in checked:
@@ -147,7 +148,7 @@ def greedy(
     Raises:
         ContextLengthExceeded: prompt and continuation do not fit the context.
     """
-    prompt = [int(i) for i in ids]
+    prompt = token_ids(ids)
     _check(model, prompt)
     if len(prompt) + n > model.n_ctx + 1:
         raise ContextLengthExceeded(len(prompt), model.n_ctx)

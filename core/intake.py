@@ -77,6 +77,8 @@ class Intake:
         check_timeout(request.timeout)
         if not (model.architecture.causal and model.architecture.cacheable):
             raise InvalidRequest(f"{model.name} makes embeddings and cannot generate text", param="model")
+        if not model.n_vocab:
+            raise InvalidRequest(f"{model.name} has no logits and cannot generate text", param="model")
         if not n:
             raise InvalidRequest("the prompt has no tokens; at least one is needed", param="prompt")
         n_ctx = min(model.n_ctx, capacity(model.cache))

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
-from operator import index
 from threading import Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +20,7 @@ from ggfw.engine import Engine
 from ggfw.errors import InvalidRequest, UnsupportedError
 from ggfw.evaluations import Evaluations
 from ggfw.handle import Handle
-from ggfw.request import Request, new_id, resolve_params, with_seed
+from ggfw.request import Request, new_id, resolve_params, token_ids, with_seed
 from ggfw.result import Result
 from ggfw.sampling import Constraint, Params
 from ggfw.speculation import RECURRENT_DRAFTS, check_spec
@@ -270,7 +269,7 @@ class Model(Evaluations):
             asking.check_length(self, prompt)
             ids = self.tokenizer.encode(prompt, parse_special=parse_special)
         else:
-            ids = _ids(prompt)
+            ids = token_ids(prompt)
         return Request(
             ids,
             resolve_params(self._defaults_of(sampling_profile), sampling),
@@ -498,7 +497,7 @@ class Model(Evaluations):
         """
         from ggfw.saving import take_out
 
-        saved = self.engine.run(take_out(self.engine, _ids(tokens), cache_key)).result()
+        saved = self.engine.run(take_out(self.engine, token_ids(tokens), cache_key)).result()
         saved.write(path)
         return len(saved.tokens)
 
@@ -543,21 +542,3 @@ class Model(Evaluations):
 
     def __repr__(self) -> str:
         return f"<ggfw.Model {self.name!r}: {self.loaded.gguf.architecture}, context {self.n_ctx}>"
-
-
-def _ids(prompt: Sequence[int]) -> list[int]:
-    """A prompt of token ids as a list.
-
-    Raises:
-        InvalidRequest: it is neither text nor token ids.
-    """
-    try:
-        if isinstance(
-            prompt, bytes | bytearray | memoryview
-        ):  # which are sequences of numbers, but meant as text
-            raise TypeError
-        return [index(i) for i in prompt]
-    except TypeError:
-        raise InvalidRequest(
-            f"a prompt is a string or a sequence of token ids, not {prompt!r:.80}", "prompt"
-        ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Sequence
 from dataclasses import field, replace
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from ggfw.errors import InvalidRequest
@@ -167,3 +168,22 @@ def check_max_tokens(value: Any) -> int | None:
             param="max_tokens",
         )
     return value
+
+
+def token_ids(prompt: Sequence[int]) -> list[int]:
+    """A prompt of token ids as a list.
+
+    Raises:
+        InvalidRequest: it is something else.
+    """
+    try:
+        if isinstance(prompt, bytes | bytearray | memoryview):  # sequences of numbers, but meant as text
+            raise TypeError
+        ids = list(prompt)
+        if any(isinstance(i, bool) for i in ids):  # numbers to Python only
+            raise TypeError
+        return [index(i) for i in ids]
+    except TypeError:
+        raise InvalidRequest(
+            f"a prompt is a string or a sequence of token ids, not {prompt!r:.80}", "prompt"
+        ) from None

@@ -169,11 +169,25 @@ def test_evaluation_errors(model: Model) -> None:
         model.logits([])
     with pytest.raises(ggfw.InvalidRequest, match="4096"):
         model.logits([4096])
+    for ids in ([1.7], ["5"], [True], "12", b"12"):
+        with pytest.raises(ggfw.InvalidRequest, match="sequence of token ids"):
+            model.logits(ids)  # type: ignore[arg-type]
     with pytest.raises(ggfw.InvalidRequest, match="chunk"):
         model.logits([1], chunk=0)
     with pytest.raises(ggfw.ContextLengthExceeded):
         model.logits([1] * 257)
     assert len(model.logits([1] * 256)) == 256
+
+
+def test_truth_values_are_no_token_ids(model: Model) -> None:
+    with pytest.raises(ggfw.InvalidRequest, match=r"not \[1, True\]"):
+        model.generate([1, True])
+
+
+def test_a_model_without_logits_does_not_generate(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.loaded, "n_vocab", 0)
+    with pytest.raises(ggfw.InvalidRequest, match="has no logits and cannot generate"):
+        model.generate("hi")
 
 
 def test_a_job_waits_for_pages_and_fails_when_they_never_come() -> None:
