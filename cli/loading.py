@@ -157,7 +157,8 @@ _OPTIONS = (
         "--deterministic",
         is_flag=True,
         default=None,
-        help="The same bits however a prompt was cut and whoever runs beside it; slower on prompts.",
+        help="The same bits however a prompt was cut, whoever runs beside it and whatever was said before: "
+        "conversations that come back as text are not read in the tokens they were drawn in. Slower on prompts.",
     ),
     setting(
         "--prefix-cache-mb",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -203,8 +204,22 @@ def _may_fetch(what: str) -> None:
 
 
 def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    """Return the folder that files go to, made where it is missing.
+
+    Raises:
+        SourceError: nothing can be written there.
+    """
+    why = "it cannot be written to"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    except OSError as exc:
+        why = exc.strerror or str(exc)
+    raise SourceError(
+        f"models would go to {folder}, but {why}; name another folder with --models-dir (or GGFW_MODELS_DIR), or set "
+        "XDG_CACHE_HOME"
+    )
 
 
 def pick(entries: list[ModelEntry]) -> ModelEntry:

@@ -335,3 +335,15 @@ def test_the_default_model_is_the_users(cli: Cli, model: Path, monkeypatch: pyte
     assert cli("bench", "-p", "4", "-n", "2", "--repeat", "1").code == 0
     monkeypatch.setenv("GGFW_DEFAULT_MODEL", "nowhere-to-be-found")
     assert "nowhere-to-be-found" in cli(*words).error
+
+
+def test_a_folder_for_models_that_cannot_be_written_says_the_way_out(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.delenv("GGFW_MODELS_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    said = cli("run", "hi there you")
+    assert said.code == 1 and str(tmp_path / "file") in said.err
+    assert "--models-dir" in said.err and "XDG_CACHE_HOME" in said.err
