@@ -176,7 +176,7 @@ def test_without_a_cache_choices_share_all_the_same(name: str) -> None:
         assert len(prompt) < first < 5 * len(prompt)
         assert got == [ask(model, prompt, 9, temperature=1.0, seed=i).token_ids for i in range(5)]
         assert evaluated(model) - first == 5 * len(prompt)
-        assert model.loaded.cache.n_pages_kept() == 0 and not len(model.engine.reuse.tree)
+        assert sum(pool.n_kept for pool in model.loaded.cache.pools) == 0 and not len(model.engine.reuse.tree)
 
 
 def test_choices_have_one_prompt() -> None:

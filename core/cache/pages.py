@@ -47,10 +47,6 @@ class PoolSpec:
     window: int = 0
     v_in_k: bool = False
 
-    def page_floats(self) -> int:
-        """Elements of K and V of one page, all layers of the pool."""
-        return len(self.layers) * PAGE_SIZE * self.n_head_kv * (self.d_k + (0 if self.v_in_k else self.d_v))
-
     def first_block(self, position: int) -> int:
         """The first page of a table that the row at ``position`` can see."""
         return max(0, position - self.window + 1) // PAGE_SIZE if self.window else 0
@@ -321,7 +317,3 @@ class Cache:
     def n_pages_used(self) -> int:
         """Pages that sequences refer to, over all pools."""
         return sum(pool.n_used for pool in self.pools)
-
-    def n_pages_kept(self) -> int:
-        """Pages that are kept for later sequences only, over all pools."""
-        return sum(pool.n_kept for pool in self.pools)
