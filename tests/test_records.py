@@ -123,7 +123,7 @@ def test_pickle() -> None:
 
 
 def test_a_hash_that_was_asked_for() -> None:
-    @dataclass(unsafe_hash=True)
+    @records.dataclass(unsafe_hash=True)
     class Changing:
         x: int = 1
 
