@@ -74,9 +74,13 @@ def _distributions(path: str) -> Iterator[tuple[str, str]]:
         names = sorted(os.listdir(path))
     except OSError:
         return
+    egg, suffix = os.path.splitext(os.path.basename(os.path.normpath(path)))
+    is_egg = suffix.lower() == ".egg"  # a folder on the path that is one distribution
     for name in names:
         stem, suffix = os.path.splitext(name)
-        if suffix in _SUFFIXES:
+        if is_egg and name.lower() == "egg-info":
+            stem, suffix = egg, ".egg-info"
+        if suffix.lower() in _SUFFIXES:
             yield re.sub(r"[-_.]+", "_", stem.partition("-")[0]).lower(), os.path.join(path, name)
 
 

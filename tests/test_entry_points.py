@@ -121,3 +121,16 @@ def test_the_parsers_of_mail_and_archives_stay_out() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_eggs_and_folders_in_capitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = _install(tmp_path, "Loud", "[ggfw.t]\na = json\n")
+    info.rename(info.with_suffix(".DIST-INFO"))
+    egg = tmp_path / "Old_one-1.0-py3.11.egg"
+    egg.mkdir()
+    metadata_of_egg = _install(tmp_path, "Old-one", "[ggfw.t]\nb = json\n").rename(egg / "EGG-INFO")
+    (metadata_of_egg / "METADATA").rename(metadata_of_egg / "PKG-INFO")
+    _install(tmp_path / "later", "old.one", "[ggfw.t]\nc = json\n")
+    for folder in (tmp_path / "later", egg, tmp_path):
+        monkeypatch.syspath_prepend(str(folder))
+    assert _both("ggfw.t") == [("a", "Loud", "1.0"), ("b", "Old-one", "1.0")]
