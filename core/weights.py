@@ -82,8 +82,6 @@ class NativeWeights:
         if prefault and self._mapped:
             reader = Thread(target=self._read_ahead, name="ggfw-prefault", daemon=True)
             self._reader = reader if start_if_possible(reader) else None
-        if cache is not None and cache.settle_at_once:
-            self.settle(wait=True)
 
     # -- matrices ------------------------------------------------------------------------------------------------
 

@@ -196,3 +196,20 @@ def test_mapped_weights_settle_when_loaded_or_after_the_first_token(
         assert np.array_equal(expected, np.asarray(loaded.logits([1, 5, 9, 12])))
         list(loaded.stream([1, 5, 9], max_tokens=4))
         assert weights.settled
+
+
+def test_a_file_is_watched_before_its_weights_settle(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settling reads all of it: cut short by others, it would end the process."""
+    from ggfw.execute.file_guard import FileGuard
+    from ggfw.weights import NativeWeights
+
+    cache = PackedCache(tmp_path / "packed", 64, settle_at_once=True)
+    _logits(model, cache)
+    watch, settle, seen = FileGuard.watch, NativeWeights.settle, list[object]()
+    monkeypatch.setattr(FileGuard, "watch", lambda *a: (seen.append(a[1]), watch(*a))[1])
+    monkeypatch.setattr(NativeWeights, "settle", lambda *a, **k: (seen.append("settle"), settle(*a, **k))[1])
+    assert _logits(model, cache)[1]
+    (stored,) = _files(tmp_path / "packed")
+    assert seen[-2:] == [stored, "settle"]

@@ -94,6 +94,8 @@ class NativeExecutor:
         self.weights = NativeWeights(gguf, self.plan, kernels, packed_cache, prefault=prefault)
         if self.weights.mapped is not None:
             self._guard.watch(*self.weights.mapped)
+            if packed_cache is not None and packed_cache.settle_at_once:
+                self.weights.settle(wait=True)  # which reads the file, so that it has to be watched by now
         self._guard.check()
         self._memory: list[tuple[Any, int]] = []
         self._pools = self._make_pools(cache, kv_type)
