@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Soak test: a server under many clients, good and bad ones, for a long time.
 
-    python bench/soak.py [MODEL] --minutes 30 --clients 32
+    python bench/soak.py [MODEL] --minutes 30 --clients 32 [--faults]
 
 Starts ``ggfw serve`` on a small cache with a short queue, lets the clients of ``soak_clients.py`` loose on it, and
 watches it from outside: memory, threads, open files, ``/metrics``. After warm-up (the prefix cache is filled, every
 slot has been used to its end) memory must stay as it is. When the clients are gone the server must be idle and empty,
 answer a fixed question as before, and end in good order. The report names all that did not hold.
+
+With ``--faults`` there is a second model, to which harm is done at random all the time (``soak_faults.py``): only what
+a fault explains may fail, and when that model has been unloaded at the end, memory is what it was before.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -35,9 +40,14 @@ from peers_build import PeersError
 from peers_run import child_environment
 from server_load import free_port
 from soak_clients import Outcome, Visitor
+from soak_faults import Faults, visit_victim
 
 #: Growth of resident memory after warm-up that counts as none, in MiB per hour of a fitted line and in all.
 MAX_SLOPE, MAX_GROWTH = 32.0, 16.0
+#: MiB that may be left when a model that was loaded dozens of times has been unloaded.
+MAX_LEFT = 48.0
+#: Clients of the model to which harm is done.
+VICTIMS = 3
 #: Seconds after the last client within which a server must be idle.
 IDLE = 60.0
 #: What a log of a healthy server does not have.
@@ -174,22 +184,54 @@ async def fixed_answer(visitor: Visitor) -> str:
     return str(json.loads(text)["content"])
 
 
-async def soak(args: argparse.Namespace, pid: int, port: int) -> tuple[Watch, dict[str, Any]]:
-    """Everything between the server's start and its end."""
+async def without_victim(watch: Watch, faults: Faults, seconds: float = 5.0) -> int:
+    """Unload the victim and give the process's size."""
+    await faults.unload()
+    await asyncio.sleep(seconds)
+    return (await watch.sample()).rss
+
+
+async def soak(
+    args: argparse.Namespace, pid: int, port: int, victim: tuple[Path, Path, Path] | None = None
+) -> tuple[Watch, dict[str, Any]]:
+    """Everything between the server's start and its end.
+
+    Args:
+        args: the command line.
+        pid, port: of the server.
+        victim: a model's file, the copy that is served, and the folder of the server's caches.
+    """
     visitor = Visitor("127.0.0.1", port, args.ctx, args.seed)
     status, text = await visitor.exchange("GET", "/v1/models", None)
-    Visitor.model = json.loads(text)["data"][0]["id"]
+    names = [model["id"] for model in json.loads(text)["data"]]
+    Visitor.model = names[0]
     watch = Watch(pid, visitor)
     before = await fixed_answer(visitor)
     await warm_up(watch, args)
     warmed = watch.samples[-1]
     say(f"warm: {warmed.rss >> 20} MiB, prefix cache {warmed.kept_bytes >> 20} MiB")
+    faults = None
+    if victim is not None:
+        faults = Faults(pid, visitor, *victim, next(n for n in names if "victim" in n.lower()), args.seed)
+        for _ in range(3):
+            await visitor.exchange(
+                "POST",
+                "/v1/completions",
+                json.dumps({"model": faults.name, "prompt": "a", "max_tokens": 4}).encode(),
+            )
+            empty = await without_victim(watch, faults)
+        say(f"without the second model: {empty >> 20} MiB")
 
     watch.samples.clear()
     watch.started = time.monotonic()
     until = watch.started + args.minutes * 60
     visitors = [Visitor("127.0.0.1", port, args.ctx, args.seed * 1000 + n) for n in range(args.clients)]
     clients = [asyncio.create_task(visit(watch, one, until)) for one in visitors]
+    if faults is not None:
+        clients.append(asyncio.create_task(faults.torment(until)))
+        for n in range(VICTIMS):
+            asking = Visitor("127.0.0.1", port, args.ctx, args.seed * 7000 + n)
+            clients.append(asyncio.create_task(visit_victim(faults, asking, until, watch.note)))
     told = 0.0
     while time.monotonic() < until:
         await asyncio.sleep(args.every)
@@ -205,7 +247,7 @@ async def soak(args: argparse.Namespace, pid: int, port: int) -> tuple[Watch, di
     _, stuck = await asyncio.wait(clients, timeout=args.finish)
     for task in stuck:
         task.cancel()
-    outcome = {"stuck_clients": len(stuck)}
+    outcome: dict[str, Any] = {"stuck_clients": len(stuck)}
     for task in clients:
         if not task.cancelled() and task.done() and task.exception() is not None:
             watch.faults.append(f"a client broke: {task.exception()!r}")
@@ -215,6 +257,12 @@ async def soak(args: argparse.Namespace, pid: int, port: int) -> tuple[Watch, di
         if not (last.running or last.waiting or last.pages_in_use) or time.monotonic() > end:
             break
         await asyncio.sleep(0.25)
+    if faults is not None:
+        for seen in faults.outcomes:
+            watch.note(seen)
+        last = await watch.sample()
+        left = (await without_victim(watch, faults) - empty) / 2**20
+        outcome |= {"faults_done": dict(faults.done), "left_mib": left, "victim": faults.name}
     status, text = await visitor.exchange("GET", "/slots", None)
     busy = sum(slot["is_processing"] for slot in json.loads(text)) if status == 200 else -1
     after = await fixed_answer(visitor)
@@ -237,12 +285,25 @@ def judge(watch: Watch, found: dict[str, Any], minutes: float, log: str, code: i
     by_status: Counter[str] = Counter()
     for (_, status), n in watch.outcomes.items():
         by_status[status] += n
-    bad_lines = [line for line in log.splitlines() if BAD_LOG.search(line)]
+    victim = found.get("victim")
+    bad_lines = [
+        line for line in log.splitlines() if BAD_LOG.search(line) and not (victim and explained(line, victim))
+    ]
     rate, grown = slope(steady), growth(steady)
     # A line through a few minutes says nothing about an hour: then only what was added counts.
     flat = grown <= MAX_GROWTH and (minutes < 10 or rate <= MAX_SLOPE)
+    holds = {
+        f"memory flat after warm-up (at most +{MAX_GROWTH:g} MiB, from 10 minutes on {MAX_SLOPE:g} MiB/h)": flat
+    }
+    if victim:  # which comes and goes
+        holds = {
+            f"memory as before when the second model is gone (at most +{MAX_LEFT:g} MiB)": found["left_mib"]
+            <= MAX_LEFT
+        }
     return {
         "minutes": minutes,
+        "faults_injected": found.get("faults_done"),
+        "left_mib": found.get("left_mib"),
         "visits": sum(watch.outcomes.values()),
         "by_status": dict(sorted(by_status.items())),
         "by_act": {f"{act}: {status}": n for (act, status), n in sorted(watch.outcomes.items())},
@@ -261,7 +322,7 @@ def judge(watch: Watch, found: dict[str, Any], minutes: float, log: str, code: i
         },
         "at_the_end": last,
         "holds": {
-            f"memory flat after warm-up (at most +{MAX_GROWTH:g} MiB, from 10 minutes on {MAX_SLOPE:g} MiB/h)": flat,
+            **holds,
             "the prefix cache was full before": found["warm_kept"] >= 0.9 * found["budget"],
             "no request runs or waits when idle": last["running"] == 0 and last["waiting"] == 0,
             "no slot is stuck": found["busy_slots"] == 0 and found["stuck_clients"] == 0,
@@ -277,6 +338,15 @@ def judge(watch: Watch, found: dict[str, Any], minutes: float, log: str, code: i
         "bad_log_lines": bad_lines[:30],
         "samples": [asdict(s) for s in samples],
     }
+
+
+def explained(line: str, victim: str) -> bool:
+    """Whether a line of the log tells of an error of the model to which harm was done."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(fields, dict) and fields.get("model") == victim
 
 
 def table(report: dict[str, Any]) -> str:
@@ -295,6 +365,10 @@ def table(report: dict[str, Any]) -> str:
         f"| open files: most, at the end | {most['files']}, {last['files']} |",
         f"| threads: most, at the end | {most['threads']}, {last['threads']} |",
     ]
+    if report.get("faults_injected"):
+        done = ", ".join(f"{name} {n}" for name, n in sorted(report["faults_injected"].items()))
+        lines.append(f"| faults | {done} |")
+        lines.append(f"| MiB left when the second model was unloaded | {report['left_mib']:+.1f} |")
     lines += [f"| {what} | {'holds' if good else 'FAILS'} |" for what, good in report["holds"].items()]
     return "\n".join(lines)
 
@@ -316,10 +390,23 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     port = free_port()
     size = ["--ctx", str(args.ctx), "--parallel", str(args.parallel), "--max-queue", str(args.max_queue)]
     size += ["--prefix-cache-mb", str(args.prefix_cache_mb), "--threads", str(args.threads)]
+    with tempfile.TemporaryDirectory(prefix="ggfw-soak-") as folder:
+        return _run(args, found[0], port, size, Path(folder))
+
+
+def _run(args: argparse.Namespace, model: Path, port: int, size: list[str], folder: Path) -> dict[str, Any]:
+    victim = None
+    environment = child_environment()
+    if args.faults:
+        original = args.victim or model
+        victim = (original, folder / "victim.gguf", folder / "cache")
+        shutil.copyfile(original, victim[1])
+        environment["XDG_CACHE_HOME"] = str(victim[2])
     command = [
         *find_ggfw(args.ggfw),
         "serve",
-        str(found[0]),
+        str(model),
+        *([str(victim[1])] if victim else []),
         "--port",
         str(port),
         "--log-format",
@@ -327,11 +414,19 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         *size,
     ]
     with tempfile.TemporaryFile() as log:
+        # Through a pipe, so that a limit of the server's files is not one of its log.
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=child_environment()
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
         )
+        assert child.stdout is not None
+        copying = threading.Thread(target=shutil.copyfileobj, args=(child.stdout, log, 1), daemon=True)
+        copying.start()
         try:
-            say(f"{found[0].name}: {args.clients} clients for {args.minutes:g} minutes, server {child.pid}")
+            say(f"{model.name}: {args.clients} clients for {args.minutes:g} minutes, server {child.pid}")
             visitor = Visitor("127.0.0.1", port, args.ctx, 0)
             until = time.monotonic() + 120
             while True:
@@ -344,7 +439,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                     raise PeersError(f"the server is not ready: {text_of(log)[-2000:]}")
                 time.sleep(0.1)
             try:
-                watch, outcome = asyncio.run(soak(args, child.pid, port))
+                watch, outcome = asyncio.run(soak(args, child.pid, port, victim))
             except OSError as error:
                 raise PeersError(f"the server is gone ({error}): {text_of(log)[-3000:]}") from None
             child.send_signal(signal.SIGTERM)
@@ -356,11 +451,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             if child.poll() is None:
                 child.kill()
                 child.wait()
+            copying.join(10)
         text = text_of(log)
     if args.log:
         args.log.write_text(text)
     return {
-        "model": found[0].name,
+        "model": model.name,
         "clients": args.clients,
         **judge(watch, outcome, args.minutes, text, code),
     }
@@ -389,6 +485,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--every", type=float, default=3.0, metavar="SECONDS", help="between two samples (default 3)")
     add("--finish", type=float, default=300.0, metavar="SECONDS", help="that the last answers may take")
     add("--seed", type=int, default=1, help="of everything the clients do")
+    add("--faults", action="store_true", help="do harm to a second model and the process all the time")
+    add("--victim", type=Path, metavar="FILE", help="the second model (default: a copy of the first)")
     add("--ggfw", metavar="COMMAND", help="ggfw's command (default: the one beside this Python)")
     add("--out", type=Path, metavar="FILE", help="the report as JSON (default bench/peers/soak.json)")
     add("--log", type=Path, metavar="FILE", help="keep the server's log")

@@ -277,6 +277,7 @@ class _Served:
                 )
 
         self.pool.log = say
+        gc.freeze()  # what stands now stays; models may go
         for _, _, path in self._named:
             entry = next(
                 e for e in self.pool.entries.values() if e.base is None and path.samefile(e.facts["path"])
@@ -286,8 +287,7 @@ class _Served:
                     self.pool.load_now(entry)
         if self._named[0][0]:
             self.pool.default = self.pool.find(self._named[0][0])
-        gc.freeze()  # main() has switched collection off for the start; what stands now stays
-        gc.enable()
+        gc.enable()  # main() has switched collection off for the start
 
     def banner(self, url: str) -> str:
         """What is served, and where."""

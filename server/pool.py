@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import threading
 import time
@@ -22,6 +23,7 @@ from ggfw.footprint import Footprint
 from ggfw.library import Model
 from ggfw.server.room import LoadWatch, Room
 from ggfw.server.views import with_template
+from ggfw.threads import start_if_possible
 
 #: Seconds a model stays loaded without requests, where nobody says otherwise: for ever.
 KEEP_ALIVE = -1.0
@@ -451,9 +453,12 @@ class Pool:
         slot.owned = False  # once only
         self.log("model_unloaded", {"model": entry.id, "reason": why})
         # Freeing gigabytes takes a while: not in the event loop.
-        thread = threading.Thread(target=slot.model.close, name=f"ggfw-unload-{entry.id}")
-        thread.start()
-        self._closing = [t for t in self._closing if t.is_alive()] + [thread]
+        models = [slot.model]
+        thread = threading.Thread(target=_free, args=(models,), name=f"ggfw-unload-{entry.id}")
+        if start_if_possible(thread):
+            self._closing = [t for t in self._closing if t.is_alive()] + [thread]
+        else:
+            _free(models)
 
     def close(self) -> None:
         """Close all models that the pool has loaded itself, and wait for it."""
@@ -464,6 +469,16 @@ class Pool:
                 slot.model.close()
         for thread in self._closing:
             thread.join()
+
+
+def _free(models: list[Model]) -> None:
+    """Close a model, the last of a list, and give its memory back.
+
+    What it is made of refers to each other. Left to itself the collector comes when there are many new objects, which a
+    tokenizer of 200 MB is not: models that come and go would pile up.
+    """
+    models.pop().close()
+    gc.collect()
 
 
 def _real_path(entry: Entry) -> str:
