@@ -199,7 +199,7 @@ def _maker(model: Model, wanted: Generation, made: list[Request]) -> Any:
     """Makes the request of each round."""
 
     def make(messages: Sequence[Any], **options: Any) -> Request:
-        request = _adapted(model.chat_request(messages, **options), wanted)
+        request = _adapted(model, model.chat_request(messages, **options), wanted)
         made.append(request)
         return request
 
@@ -208,19 +208,25 @@ def _maker(model: Model, wanted: Generation, made: list[Request]) -> Any:
 
 def _request(model: Model, wanted: Generation, options: dict[str, Any], id: str) -> Request:
     if wanted.messages is not None:
-        return _adapted(model.chat_request(wanted.messages, **_chat_options(wanted, options, id)), wanted)
+        chat = _chat_options(wanted, options, id)
+        return _adapted(model, model.chat_request(wanted.messages, **chat), wanted)
     assert wanted.prompt is not None
-    return _adapted(model.request(wanted.prompt, parse_special=True, id=id, **options), wanted)
+    return _adapted(model, model.request(wanted.prompt, parse_special=True, id=id, **options), wanted)
 
 
-def _adapted(request: Request, wanted: Generation) -> Request:
+def _has_bos(model: Model, prompt: Sequence[int]) -> bool:
+    """Whether a prompt begins with BOS: with the mark of a turn instead where a vocabulary has one token for both."""
+    if not prompt or prompt[0] != model.tokenizer.bos_id:
+        return False
+    return model.tokenizer.add_bos or "bos_token" in model.template.source
+
+
+def _adapted(model: Model, request: Request, wanted: Generation) -> Request:
     if wanted.context:
         request.of_text = False  # the client's own ids, perhaps none of the vocabulary, are taken as they are
         # The earlier exchange has its own BOS.
-        request.prompt = [
-            *wanted.context,
-            *request.prompt[1 if request.prompt[0] == wanted.context[0] else 0 :],
-        ]
+        twice = _has_bos(model, request.prompt) and request.prompt[0] == wanted.context[0]
+        request.prompt = [*wanted.context, *request.prompt[1 if twice else 0 :]]
     if wanted.cache_prompt is not None:
         request.cache_prompt = wanted.cache_prompt
     request.cache_key = wanted.cache_key

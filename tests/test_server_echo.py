@@ -122,3 +122,13 @@ def test_no_logprobs_and_no_tokens(http: httpx.Client) -> None:
     body = {"prompt": "just this", "echo": True, "max_tokens": 0}
     (choice,) = http.post("/v1/completions", json=body).json()["choices"]
     assert choice == {"index": 0, "text": "just this", "logprobs": None, "finish_reason": "length"}
+
+
+def test_a_control_token_that_the_prompt_begins_with_is_listed() -> None:
+    """Also where it is the vocabulary's BOS, which this model does not want in front of texts."""
+    file = FILE.with_name("smollm3.gguf")
+    with ggfw.load(file, ctx=64, threads=1) as model, LiveServer(create_app(model)) as live:
+        with httpx.Client(base_url=live.url, timeout=30) as http:
+            (choice,) = ask(http, prompt="<s>hi", max_tokens=0)["choices"]
+    assert choice["text"] == "<s>hi"
+    assert choice["logprobs"]["tokens"][0] == "<s>" and choice["logprobs"]["text_offset"][:2] == [0, 3]

@@ -191,6 +191,56 @@ def test_context_continues_an_exchange(served: Served) -> None:
     assert served.prompt().count("<s>") == 1
 
 
+def test_context_in_front_of_a_turn_that_begins_with_the_token_of_bos() -> None:
+    """Some vocabularies have one token for BOS and for the mark of a turn, and no BOS in front of texts."""
+    template = (
+        "{% for m in messages %}{{ '<s>' + m.role + '\n' + m.content + '</s>' }}{% endfor %}{{ '<s>a\n' }}"
+    )
+    with Served(script="hello", template=template, add_bos=False) as served:
+        context = generate(served, prompt="first", stream=False).json()["context"]
+        assert generate(served, prompt="second", context=context, stream=False).status_code == 200
+        assert served.prompt() == "<s>user\nfirst</s><s>a\nhello</s><s>user\nsecond</s><s>a\n"
+
+
+def test_thinking_is_for_models_that_think(served: Served) -> None:
+    """As in Ollama: who asks for it from another one is told so."""
+    for think in (False, "none", None, True, "high"):
+        assert chat(served, think=think, stream=False).status_code == 200, "its template writes <think>"
+    with Served(script="hello") as plain:
+        for think, status in (
+            (False, 200),
+            ("none", 200),
+            (None, 200),
+            (True, 400),
+            ("high", 400),
+            ("true", 400),
+        ):
+            for response in (chat(plain, think=think), generate(plain, prompt="x", think=think)):
+                assert response.status_code == status, (think, response.text)
+                if status == 400:
+                    assert response.json() == {"error": "fake does not support thinking; leave think out"}
+        shown = plain.http.post("/api/show", json={"model": "fake"}).json()
+        assert "thinking" not in shown["capabilities"]
+
+
+@pytest.mark.parametrize(
+    ("template", "thinks"),
+    [
+        (
+            "{{ '<|start|>user<|message|>' + messages[0].content + '<|end|><|start|>assistant<|channel|>' }}",
+            True,
+        ),
+        ("{{ messages[0].content }} {{ reasoning_effort }}", True),
+        ("{{ messages[0].content }}[/THINK] [TOOL_CALLS] [AVAILABLE_TOOLS]", True),
+        ("{{ messages[0].content }}[TOOL_CALLS] [AVAILABLE_TOOLS]", False),
+    ],
+)
+def test_who_thinks(template: str, thinks: bool) -> None:
+    with Served(script="hello", template=template) as served:
+        shown = served.http.post("/api/show", json={"model": "fake"}).json()
+        assert ("thinking" in shown["capabilities"]) == thinks
+
+
 def test_format_is_enforced_or_refused(served: Served) -> None:
     schema = {
         "type": "object",

@@ -49,7 +49,9 @@ from ggfw.errors import InvalidRequest
 from ggfw.records import dataclass
 
 if TYPE_CHECKING:
+    from ggfw.chat.template import ChatTemplate
     from ggfw.constraints import Grammar
+    from ggfw.descriptors import ChatDialect
 
 
 class Parser(Protocol):
@@ -161,6 +163,13 @@ class Dialect:
         form = self.format.calls[0]
         return calls(form, tools, required=required, parallel=parallel, strict=strict, control=control)
 
+    def thinks(self, template: ChatTemplate) -> bool:
+        """Whether models of this template reason: it can switch that, or writes one of the family's marks of it."""
+        can = template.capabilities
+        if self.format.channels is not None or can.thinking_switch is not None or can.reasoning_effort:
+            return True
+        return any(mark in template.source for pair in self.format.reasoning for mark in pair)
+
     def reasoning(self, prompt: str) -> Reasoning | None:
         """The block that may stand in front of the answer to the rendered ``prompt``; None: there is none.
 
@@ -194,6 +203,27 @@ def marks(metadata: Mapping[str, Any], *texts: str, score: int = 50) -> int:
     """``score`` if all ``texts`` stand in the file's chat template, else 0."""
     template = metadata.get("tokenizer.chat_template")
     return score if isinstance(template, str) and all(text in template for text in texts) else 0
+
+
+def make(descriptor: ChatDialect) -> Dialect:
+    """The dialect of a plugin.
+
+    Raises:
+        PluginError: it cannot be made, or is none.
+    """
+    from ggfw.descriptors import resolve
+    from ggfw.errors import PluginError
+
+    try:
+        found = resolve(descriptor.load)
+        found = found() if isinstance(found, type) else found
+    except Exception as error:
+        raise PluginError(f"the chat dialect {descriptor.name} cannot be made: {error!r}") from error
+    if not isinstance(found, Dialect):
+        raise PluginError(
+            f"the chat dialect {descriptor.name} is {found!r:.200}; a ggfw.chat.dialect.Dialect was expected"
+        )
+    return found
 
 
 def tool_prompt(tools: Tools) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timezone
@@ -11,6 +12,7 @@ from sanic import Blueprint, Request
 from sanic.response import HTTPResponse, json, text
 
 from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
+from ggfw.errors import InvalidRequest
 from ggfw.request import new_id
 from ggfw.result import Result, ToolCall
 from ggfw.server.answers import Answers, answering, leasing
@@ -55,6 +57,8 @@ async def _answer(
     request: Request, body: OllamaBody, wanted: Any, lease: Lease, shape: _Shape
 ) -> HTTPResponse | None:
     streaming = body.stream is not False  # streaming is the default here
+    if body.wants_thinking and not await asyncio.to_thread(lease.model.dialect.thinks, lease.model.template):
+        raise InvalidRequest(f"{body.model} does not support thinking; leave think out", "think")
     async with answering(
         request, body.model, wanted, id=new_id("ollama"), streaming=streaming, lease=lease
     ) as answers:

@@ -76,6 +76,12 @@ class OllamaBody(Body):
         """``keep_alive`` in seconds; negative: for ever; None: not given."""
         return seconds_of(self.keep_alive)
 
+    @property
+    def wants_thinking(self) -> bool:
+        """Whether reasoning is asked for, by a switch or an effort."""
+        thinking, effort = _think(self.think)
+        return bool(thinking) or effort not in (None, "none")
+
     def _generation(self) -> Generation:
         options = self.options or Options()
         thinking, effort = _think(self.think)

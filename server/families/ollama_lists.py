@@ -179,7 +179,7 @@ def _capabilities(model: Any) -> list[str]:
         can = model.template.capabilities
         if can.tools or model.dialect.format.calls:
             out.append("tools")
-        if can.thinking_switch or "<think>" in model.template.source:
+        if model.dialect.thinks(model.template):
             out.append("thinking")
         if can_infill(model):
             out.append("insert")

@@ -167,8 +167,8 @@ async def _scored(state: State, model: Model, body: CompletionBody, prompts: lis
     with evaluating(state, model):
         for given, ids in zip(body.prompts(), prompts, strict=True):
             entries = await prompt_logprobs(model, ids, body.logprobs or 0)
-            if isinstance(given, str) and ids[0] == model.tokenizer.bos_id:
-                entries = entries[1:]  # it was put there, and is no part of the text
+            if isinstance(given, str) and model.tokenizer.add_bos:
+                entries = entries[1:]  # BOS was put there, and is no part of the text
             out.append(legacy_logprobs(model.tokenizer, entries, body.logprobs or 0))
     return out
 
