@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -45,21 +46,42 @@ def write_disabled(path: Path, names: list[str]) -> None:
         InvalidRequest: it cannot be written, or not without changing something else.
     """
     try:
-        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        before = _text(path)
         line = f"{KEY} = [{', '.join(_quoted(name) for name in names)}]\n" if names else ""
         rest = _ASSIGNMENT.sub("", before, count=1)
         after = line + rest  # at the top, for behind a table's heading it would be that table's
         if {**_parsed(rest), **_parsed(line)} != _parsed(after) or _without(before) != _without(after):
             raise ValueError("its other settings would change")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f"{path.name}.{os.getpid()}")
-        fresh.write_text(after, encoding="utf-8")
-        fresh.replace(path)
+        _exchange(Path(os.path.realpath(path)), after)
     except (OSError, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else exc
         raise InvalidRequest(
             f"{KEY} cannot be written to {path} ({reason}); set it there by hand", "config"
         ) from exc
+
+
+def _text(path: Path) -> str:
+    """What a file says, its line ends as they are and without a byte order mark; nothing where there is none."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def _exchange(path: Path, text: str) -> None:
+    """Give a file, no link to one, another text in one go; who may read it, which may have keys in it, stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with fresh.open("w", encoding="utf-8", newline="") as file:
+            if path.exists():
+                shutil.copymode(path, fresh)
+            file.write(text)
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def _quoted(name: str) -> str:

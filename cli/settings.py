@@ -146,7 +146,7 @@ def read_config(chosen: str | None = None) -> dict[str, Any]:
     """
     path = config_path(chosen)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin files with a byte order mark
     except FileNotFoundError:
         if chosen:
             raise InvalidRequest(f"there is no configuration file {path}", "config") from None
@@ -158,7 +158,8 @@ def read_config(chosen: str | None = None) -> dict[str, Any]:
             ):  # a folder on the way that is none says that there is no file
                 _left_out(path, exc.strerror or str(exc))
             return {}
-        raise InvalidRequest(f"the configuration file {path} cannot be read: {exc}", "config") from exc
+        why = exc.strerror if isinstance(exc, OSError) else exc
+        raise InvalidRequest(f"the configuration file {path} cannot be read: {why}", "config") from exc
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,3 +101,20 @@ def test_nothing_else_of_the_file_changes(tmp_path: Path, text: str) -> None:
         assert "by hand" in str(exc) and path.read_text() == text
     else:
         assert path.read_text() == 'disable-plugins = ["c"]\nthreads = 2\n'
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="rights and links are POSIX's")
+def test_links_rights_and_line_ends_of_the_file_stay(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.toml", tmp_path / "config.toml"
+    real.write_bytes(b"\xef\xbb\xbf[serve]\r\napi-key = ['secret']\r\n")
+    real.chmod(0o600)
+    link.symlink_to(real)
+    write_disabled(link, ["a"])
+    assert link.is_symlink() and real.stat().st_mode & 0o777 == 0o600
+    assert real.read_bytes() == b"disable-plugins = [\"a\"]\n[serve]\r\napi-key = ['secret']\r\n"
+    assert sorted(tmp_path.iterdir()) == [link, real]
+
+
+def test_a_byte_order_mark_is_no_mistake(cli: Cli, file: Path) -> None:
+    file.write_bytes(b'\xef\xbb\xbfdisable-plugins = ["olmo2"]\r\n')
+    assert state(cli, file, "olmo2") == "disabled"
