@@ -268,6 +268,7 @@ class _Served:
             MemoryShort: they do not fit; besides the errors of loading.
         """
         from ggfw.cli.progress import waiting
+        from ggfw.warm_up import warm_up
 
         def say(event: str, fields: dict[str, Any]) -> None:
             if event == "context_reduced":
@@ -284,7 +285,7 @@ class _Served:
             )
             if entry.slot is None:
                 with waiting(f"loading {path.name}"):
-                    self.pool.load_now(entry)
+                    warm_up(self.pool.load_now(entry))
         if self._named[0][0]:
             self.pool.default = self.pool.find(self._named[0][0])
         gc.enable()  # main() has switched collection off for the start

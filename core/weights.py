@@ -250,6 +250,11 @@ class NativeWeights:
             if wait and self._thread is not None:
                 self._thread.join()
 
+    def wait_until_read(self) -> None:
+        """Wait until what stays mapped has been asked for, as far as memory is free for it."""
+        if self._reader is not None:
+            self._reader.join()
+
     def _read_ahead(self) -> None:
         """Have the system read what stays mapped, as far as memory is free: what does not fit would push itself out."""
         left = None

@@ -152,6 +152,10 @@ class NativeExecutor:
             c.data = self._allocate(c.slot_floats * c.n_slots * 4)
         return states
 
+    def wait_until_read(self) -> None:
+        """Wait until what stays mapped of the file has been read ahead."""
+        self.weights.wait_until_read()
+
     def state(self, index: int) -> np.ndarray:
         """Return a recurrent state of the plan, (n_ring * n_slots, *shape) float32."""
         c = self._states[index]
