@@ -219,17 +219,18 @@ class Model(Evaluations):
         """How this family writes reasoning and calls: the best matching plugin, else the generic dialect.
 
         A file without a chat template is judged by the built-in one that it gets.
+
+        Raises:
+            PluginError: the plugin's dialect cannot be made.
         """
-        from ggfw.descriptors import resolve
+        from ggfw.chat.dialect import make
         from ggfw.registry import default_registry
 
         try:
-            found = resolve(
-                default_registry().dialect_for(self.template.judged(self.loaded.gguf.metadata)).load
-            )
+            descriptor = default_registry().dialect_for(self.template.judged(self.loaded.gguf.metadata))
         except UnsupportedError:
             return Dialect()
-        return found() if isinstance(found, type) else found  # type: ignore[no-any-return]
+        return make(descriptor)
 
     # -- generating -----------------------------------------------------------------------------------------------
 

@@ -80,6 +80,7 @@ class Reasoning:
         forced: what is written in the model's place when the block has had all its tokens: the closing text with the
             layout around it that the family was trained on; empty: ``close`` on a line of its own.
         between: text that may stand between two blocks.
+        interrupts: texts that end the block too, where nothing waits for ``close``.
     """
 
     close: str
@@ -87,6 +88,7 @@ class Reasoning:
     open: str = ""
     forced: str = ""
     between: str = ""
+    interrupts: tuple[str, ...] = ()
 
 
 class Dialect:
@@ -175,14 +177,14 @@ class Dialect:
 
         A constraint on the answer begins behind it.
         """
-        bare = prompt.rstrip()
+        bare, ends = prompt.rstrip(), self.format.interrupts
         for opening, closing in self.format.reasoning:
             if bare.endswith(opening):
-                return Reasoning(closing, inside=True, forced=self.closings.get(closing, ""))
+                return Reasoning(closing, True, forced=self.closings.get(closing, ""), interrupts=ends)
             if bare.endswith(closing):  # the template has switched reasoning off by an empty block
                 return None
         for opening, closing in self.format.reasoning:
-            return Reasoning(closing, False, opening, self.closings.get(closing, ""))
+            return Reasoning(closing, False, opening, self.closings.get(closing, ""), interrupts=ends)
         return None
 
     def reasoning_before_calls(self, prompt: str) -> Reasoning | None:

@@ -117,7 +117,9 @@ class Skills(Mapping[str, Skill]):
             body = resolve(skill.load)()
         except Exception as error:
             return f"Error: the skill {name!r} could not be loaded: {error or type(error).__name__}", None
-        return str(body), skill
+        if not isinstance(body, str):
+            return f"Error: the skill {name!r} could not be loaded: its text is {body!r:.80}", None
+        return body, skill
 
 
 def load_skills(*folders: str | os.PathLike[str], plugins: bool = True) -> Skills:

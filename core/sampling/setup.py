@@ -166,8 +166,16 @@ def _make(descriptor: SamplerStage, p: Params) -> Any:
         raise
     except Exception as error:
         raise PluginError(f"the sampler stage {descriptor.name} cannot be made: {error!r}") from error
-    if stage is not None and not (hasattr(stage, "apply") or hasattr(stage, "edit")):
+    if stage is None:
+        return None
+    if not (callable(getattr(stage, "apply", None)) or callable(getattr(stage, "edit", None))):
         raise PluginError(
-            f"the sampler stage {descriptor.name} made {stage!r}, which has neither apply nor edit"
+            f"the sampler stage {descriptor.name} made {stage!r:.200}, which has neither apply nor edit"
+        )
+    if not isinstance(getattr(stage, "name", None), str) or not isinstance(
+        getattr(stage, "order", None), int | float
+    ):
+        raise PluginError(
+            f"the sampler stage {descriptor.name} made {stage!r:.200}, which has no name (text) or no order (a number)"
         )
     return stage
