@@ -161,6 +161,14 @@ def test_unsupported_keywords_are_named(keyword: str) -> None:
         ({"oneOf": [{"type": "object"}, {"type": "object"}]}, "'oneOf'"),
         ({"type": "number", "multipleOf": 1_000_003}, "multipleOf"),
         (False, "accepts no text"),
+        *(
+            ({"type": "array", "items": {"type": "null"}, key: number}, "no number in JSON")
+            for key in ("minItems", "multipleOf", "minProperties")
+            for number in (float("inf"), float("-inf"), float("nan"))
+        ),
+        ({"multipleOf": 10**5000}, "300 digits"),
+        ({"anyOf": [{"$ref": "#/anyOf/²"}]}, "²"),
+        ({"anyOf": [{"$ref": "#/anyOf/11111111111111111111"}]}, "111"),
     ],
 )
 def test_impossible_schemas_are_refused(schema: Any, says: str) -> None:

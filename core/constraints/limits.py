@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from math import isfinite
 from typing import Any
 
 from ggfw.constraints.endless import is_endless
@@ -19,6 +20,9 @@ MAX_DEPTH = 256
 #: Objects within each other that a schema describes. Each is two containers in its text, its subschema and the mapping
 #: of its properties; beyond 126 containers JSON readers give up.
 MAX_NESTING = 60
+#: Of an integer: Python writes none of thousands of digits.
+_MOST_BITS = 1024
+_INDEX = re.compile("[0-9]{1,9}")
 _PERCENT = re.compile(r"%([0-7][0-9A-Fa-f])")
 #: Properties of one object: compilation takes the square of them.
 MAX_PROPERTIES = 2000
@@ -122,21 +126,31 @@ def _check_nesting(schema: Any, param: str) -> dict[str, Any]:
                     raise InvalidRequest("the JSON schema has an '$id' inside, which is not supported", param)
                 if isinstance(value.get("$anchor"), str):
                     anchors[value["$anchor"]] = value
+                _check_numbers(value.values(), param)
                 _check_keywords(value, param)
                 below += value.values()
             elif isinstance(value, list | tuple):
+                _check_numbers(value, param)
                 below += value
-        if any(type(value) is int and -(2**63) <= value <= LOWEST_INTEGER for value in below):
-            raise InvalidRequest(
-                f"the JSON schema holds an integer that is too small; above {LOWEST_INTEGER} was expected",
-                param,
-            )
         level = [value for value in below if isinstance(value, Mapping | list | tuple)]
         if not level:
             return anchors
     raise InvalidRequest(
         f"the JSON schema is nested more than {MAX_NESTING} objects deep, which is the most allowed", param
     )
+
+
+def _check_numbers(values: Iterable[Any], param: str) -> None:
+    for value in values:
+        if isinstance(value, float) and not isfinite(value):
+            raise InvalidRequest(f"the JSON schema holds {value}, which is no number in JSON", param)
+        if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+            raise InvalidRequest("the JSON schema holds an integer of more than 300 digits", param)
+        if type(value) is int and -(2**63) <= value <= LOWEST_INTEGER:
+            raise InvalidRequest(
+                f"the JSON schema holds an integer that is too small; above {LOWEST_INTEGER} was expected",
+                param,
+            )
 
 
 def _check_keywords(schema: Mapping[str, Any], param: str) -> None:
@@ -190,7 +204,7 @@ def resolve(schema: Any, reference: Any, anchors: Mapping[str, Any]) -> Any:
         part = part.replace("~1", "/").replace("~0", "~")
         if isinstance(found, Mapping):
             found = found.get(part)
-        elif isinstance(found, list | tuple) and part.isdigit() and int(part) < len(found):
+        elif isinstance(found, list | tuple) and _INDEX.fullmatch(part) and int(part) < len(found):
             found = found[int(part)]
         else:
             return None
