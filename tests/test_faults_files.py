@@ -16,6 +16,7 @@ from tiny_models import write_llama
 import ggfw
 from ggfw.cache.saved import MAGIC
 from ggfw.errors import CacheFileError, GgfwError, ModelFileError
+from ggfw.packed_cache import PackedCache
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="mapped files cannot shrink on Windows")
 
@@ -115,3 +116,70 @@ def test_saved_caches_with_a_right_checksum_and_wrong_content(tmp_path: Path, wh
         with pytest.raises(CacheFileError, match="damaged"):
             model.load_cache(tmp_path / "c")
         assert model.generate(prompt, max_tokens=1).usage.completion_tokens
+
+
+PACKED = """
+import os, resource, signal, sys, ggfw
+from pathlib import Path
+from ggfw.packed_cache import PackedCache
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+cache = PackedCache(Path(sys.argv[2]), 64)
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # the disk is full
+for n in range(3):
+    with ggfw.load(sys.argv[1], threads=1, ctx=64, packed_cache=cache) as model:
+        text = model.generate("a", max_tokens=3, temperature=0, ignore_eos=True).text
+        assert model.loaded.executor.weights.mapped is None
+    assert list(cache.folder.iterdir()) == [], "half a file"
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+for mapped in (False, True):
+    with ggfw.load(sys.argv[1], threads=1, ctx=64, packed_cache=cache) as model:
+        assert model.generate("a", max_tokens=3, temperature=0, ignore_eos=True).text == text
+        assert (model.loaded.executor.weights.mapped is not None) is mapped
+print("good")
+"""
+
+
+@POSIX
+def test_a_disk_that_is_full_leaves_no_half_packed_weights(tmp_path: Path) -> None:
+    done = run(PACKED, write_llama(tmp_path / "m.gguf", n_layer=4), tmp_path / "packed")
+    assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
+
+
+@POSIX
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("how", ["cut", "written over", "replaced", "deleted"])
+def test_packed_weights_that_change_while_they_are_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, settled: bool
+) -> None:
+    """A cut or changed file ends its model with an error, or says nothing wrong; the next start packs anew."""
+    monkeypatch.setattr("ggfw.execute.file_guard.INTERVAL", 0.0)
+    path = write_llama(tmp_path / "m.gguf", n_layer=4)
+    cache = PackedCache(tmp_path / "packed", 64, settle_at_once=settled)
+
+    def answer(model: ggfw.Model) -> str:
+        return model.generate("a", max_tokens=4, temperature=0, ignore_eos=True).text
+
+    with ggfw.load(path, threads=1, ctx=64, packed_cache=cache) as model:
+        expected = answer(model)
+    (stored,) = cache.folder.iterdir()
+    with ggfw.load(path, threads=1, ctx=64, packed_cache=cache) as model:
+        assert model.loaded.executor.weights.mapped is not None
+        if how == "cut":
+            os.truncate(stored, 100)
+        elif how == "written over":
+            with stored.open("r+b") as file:
+                file.write(os.urandom(50_000))
+            os.utime(stored, ns=(1, 1))
+        elif how == "replaced":
+            (tmp_path / "other").write_bytes(bytes(stored.stat().st_size))
+            (tmp_path / "other").replace(stored)
+        else:
+            stored.unlink()
+        if how in ("cut", "written over"):
+            with pytest.raises(GgfwError, match="cut short|changed"):
+                answer(model)
+        else:
+            assert answer(model) == expected
+    with ggfw.load(path, threads=1, ctx=64, packed_cache=cache) as model:
+        assert answer(model) == expected
