@@ -6,7 +6,7 @@
 #include "lanes.h"
 #include "levels.h"
 
-enum { SUPER = 256, ROUNDS = 3 };
+enum { SUPER = 256, SIGNED_ROUNDS = 2, AFFINE_ROUNDS = 3 }; /* of fitting; more lessen no error that was measured */
 
 /* Sums over the lanes [begin, begin + count) that make up a super-block, and one value for all of them. */
 static float sum_of(vf all, int begin, int count) {
@@ -71,7 +71,7 @@ VF_INLINE void search_signed(const signed_form *f, int n, const group *g, float 
     }
     memset(own, 0, LANES * sizeof *own); /* what stays where no error is a number */
     memset(scale, 0, LANES * sizeof *scale);
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < SIGNED_ROUNDS; round++) {
         vf base = vf_load(trial), chosen = vf_zero(), error = vf_set(INFINITY);
         vf middle = vf_round(vf_mul(wanted, vf_inverse(base)));
         for (int move = -1; move <= 1; move++) {
@@ -117,7 +117,7 @@ VF_INLINE void search_affine_super(int n, const group *g, float high, float top,
         least[begin / count] = INFINITY;
     }
     memset(found, 0, sizeof *found); /* what stays where no error is a number */
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < AFFINE_ROUNDS; round++) {
         vf base = vf_load(trial), base_low = vf_load(trial_low);
         vf chosen = vf_zero(), chosen_low = vf_zero(), error = vf_set(INFINITY);
         vf middle = vf_round(vf_mul(wanted, vf_inverse(base)));
