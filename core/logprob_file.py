@@ -19,6 +19,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ggfw.errors import InvalidRequest
+from ggfw.files import check_target
 
 _FORMAT = "ggfw-logprobs-1"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -39,6 +40,7 @@ class LogprobWriter:
     """
 
     def __init__(self, path: Path, tokens: NDArray[np.int32], ctx: int, n_vocab: int) -> None:
+        check_target(path)
         self._path, self._part = path, path.with_name(path.name + ".part")
         self._zip = zipfile.ZipFile(self._part, "w", zipfile.ZIP_STORED)
         for name, value in (("format", np.array(_FORMAT)), ("tokens", tokens), ("ctx", np.array(ctx))):

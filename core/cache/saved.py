@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggfw.errors import CacheFileError
+from ggfw.files import check_target, is_regular, open_without_waiting
 from ggfw.records import dataclass
 
 MAGIC = b"GGFWKV\x01\n"
@@ -45,6 +46,7 @@ class SavedPrefix:
         """Write the file; gives its bytes.
 
         Raises:
+            InvalidRequest: there is something else than a file.
             OSError: it cannot be written; what stood at ``path`` is untouched then.
         """
         header = json.dumps(
@@ -53,6 +55,7 @@ class SavedPrefix:
             separators=(",", ":"),
         ).encode()  # fmt: skip
         target = Path(path)
+        check_target(target)
         digest = hashlib.sha256()
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:
@@ -85,7 +88,10 @@ class SavedPrefix:
             CacheFileError: it is damaged, of another version, or of another model or cache.
             OSError: it cannot be read.
         """
-        data = Path(path).read_bytes()
+        with open(path, "rb", opener=open_without_waiting) as file:
+            if not is_regular(file.fileno()):
+                raise CacheFileError(f"{path}: a saved cache was expected, but this is a pipe or a device")
+            data = file.read()
         if data[: len(MAGIC)] != MAGIC:
             what = "of another version" if data[:6] == MAGIC[:6] else "not one"
             raise CacheFileError(f"{path}: a saved cache was expected, but this is {what}; save it again")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 from dataclasses import field
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggfw.errors import GGUFError, ModelNotFound, brief
+from ggfw.files import is_regular, open_without_waiting
 from ggfw.gguf.cursor import Cursor
 from ggfw.gguf.metadata import Metadata, ValueType, read_metadata
 from ggfw.gguf.tensors import TensorInfo, TensorRecord, place_tensors, read_tensor_records
@@ -81,9 +81,9 @@ def open_shard(source: str | os.PathLike[str] | bytes | bytearray | memoryview) 
         return _parse(data, "<bytes>", None, None)
     path = Path(source)
     try:
-        with open(path, "rb", opener=_open_without_waiting) as file:
+        with open(path, "rb", opener=open_without_waiting) as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
+            if not is_regular(file.fileno()):
                 raise GGUFError(
                     f"{path} is a pipe or a device, not a file; a file was expected, for it is mapped"
                 )
@@ -101,11 +101,6 @@ def open_shard(source: str | os.PathLike[str] | bytes | bytearray | memoryview) 
     except OSError as error:
         raise GGUFError(f"{path} cannot be mapped: {error.strerror or error}") from None
     return _parse(np.frombuffer(mapping, np.uint8), str(path), path, mapping)
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """As open() does it, but a pipe that nobody writes to does not hold it up."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _parse(data: NDArray[np.uint8], source: str, path: Path | None, mapping: mmap.mmap | None) -> Shard:

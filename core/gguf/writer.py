@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggfw.errors import InvalidRequest
+from ggfw.files import check_target
 from ggfw.gguf.metadata import Metadata, ValueType
 from ggfw.gguf.shard import DEFAULT_ALIGNMENT
 from ggfw.gguf.split import shard_file_name
@@ -71,6 +72,7 @@ def write_gguf(
     head, offsets = _header(_with_alignment(metadata, alignment), prepared, alignment, version)
     if isinstance(target, str | os.PathLike):
         path = Path(target)
+        check_target(path)
         part = path.with_name(path.name + ".part")
         try:
             with open(part, "wb") as file:
