@@ -55,6 +55,7 @@ def test_findings_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [p.read_bytes() for p in folder.glob("AssertionError-*.input")] == [b"wrong"]
 
 
+@pytest.mark.slow
 def test_growth_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A target that keeps more than it may is reported, with its sizes over the time."""
     (tmp_path / "growing.py").write_text(

@@ -13,6 +13,8 @@ from ggfw.records import dataclass
 
 Kind = Literal["json_schema", "regex", "lark", "gbnf", "choice"]
 
+#: Texts to choose from; compiling 50,000 takes 80 MiB.
+MAX_CHOICES = 20_000
 #: How llguidance's Lark dialect gives itself away: a ``start`` rule or one of its directives at the head of a line.
 #: White space is told so that no run of it can be read in two ways: texts of clients must not take quadratic time.
 _LARK = re.compile(r"^[ \t]*(?:%\w+\b|\??start\s*(?:\[[^\]\n]*\]\s*)?:(?!:=))", re.MULTILINE)
@@ -87,13 +89,17 @@ class Grammar:
 
     @classmethod
     def choice(cls, options: Sequence[str], param: str = "choice") -> Grammar:
-        """One of several texts.
+        """One of several texts, :data:`MAX_CHOICES` at most.
 
         Raises:
-            InvalidRequest: not a non-empty list of texts.
+            InvalidRequest: not a non-empty list of texts, or too long a one.
         """
         if isinstance(options, str) or not options or not all(isinstance(o, str) for o in options):
             raise InvalidRequest(f"{param} must be a non-empty list of texts", param)
+        if len(options) > MAX_CHOICES:
+            raise InvalidRequest(
+                f"{param} has {len(options)} texts; at most {MAX_CHOICES} may be chosen from", param
+            )
         return cls("choice", json.dumps(list(options), ensure_ascii=False), param)
 
     @classmethod

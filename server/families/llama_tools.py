@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from json import dumps
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 from sanic import Blueprint, Request
@@ -17,7 +18,13 @@ from ggfw.server.fields import Body, Messages, ReasoningFields, ToolList
 from ggfw.server.generation import Generation, first_request, with_preset
 from ggfw.server.state import served
 
+if TYPE_CHECKING:
+    from ggfw.tokenizer import Tokenizer
+
 llama_tools = Blueprint("llama-tools")
+
+#: Characters that ``/tokenize`` takes.
+MOST_TEXT = 1 << 19
 
 
 class TokenizeBody(Body):
@@ -51,10 +58,15 @@ async def tokenize(request: Request, body: TokenizeBody) -> HTTPResponse:
     """Encode a text."""
     async with served(request).pool.lease(body.model) as lease:
         tokenizer = lease.model.tokenizer
+        parts = [body.content] if isinstance(body.content, str) else body.content
+        n_characters = sum(len(part) for part in parts if isinstance(part, str))
+        if n_characters > MOST_TEXT:
+            raise InvalidRequest(
+                f"content has {n_characters} characters; at most {MOST_TEXT} are encoded at once", "content"
+            )
 
         def encode() -> list[int]:
             ids: list[int] = []
-            parts = [body.content] if isinstance(body.content, str) else body.content
             for n, part in enumerate(parts):
                 if isinstance(part, str):
                     special = body.add_special and n == 0
@@ -69,7 +81,20 @@ async def tokenize(request: Request, body: TokenizeBody) -> HTTPResponse:
         _check(ids, tokenizer.n_vocab, "content")
         if not body.with_pieces:
             return json({"tokens": ids})
-        return json({"tokens": [{"id": i, "piece": _piece(tokenizer.piece(i))} for i in ids]})
+        return HTTPResponse(
+            await asyncio.to_thread(_with_pieces, ids, tokenizer), content_type="application/json"
+        )
+
+
+def _with_pieces(ids: list[int], tokenizer: Tokenizer) -> bytearray:
+    """The answer as JSON text: as objects, hundreds of thousands of tokens would take hundreds of MiB."""
+    texts = {i: f'{{"id":{i},"piece":{dumps(_piece(tokenizer.piece(i)))}}}'.encode() for i in set(ids)}
+    out = bytearray(b'{"tokens":[')
+    for n in range(0, len(ids), 4096):
+        out += b"," if n else b""
+        out += b",".join(texts[i] for i in ids[n : n + 4096])
+    out += b"]}"
+    return out
 
 
 def _piece(piece: bytes) -> str | list[int]:
