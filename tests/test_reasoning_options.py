@@ -269,3 +269,13 @@ def test_harmony_counts_all_messages_of_reasoning_and_no_calls() -> None:
     assert forced(budget, tokenizer).endswith("<|channel|>final<|message|>")
     take(calling, tokenizer, '<|channel|>commentary to=functions.f <|message|>{"a": "long"}')
     assert calling.n_inside == 1 and calling.mask().all()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_calls_may_end_a_block_that_has_a_budget(inside: bool) -> None:
+    """They are not cut by the words that close the block."""
+    tokenizer = FakeModel().tokenizer
+    block = Reasoning("</think>", inside, "<think>", interrupts=("<calls>",))
+    budget = ReasoningBudget(None, tokenizer, block, 12)
+    take(budget, tokenizer, ("" if inside else "<think>") + "hm <calls> go on for ever")
+    assert not budget.forced()

@@ -79,9 +79,12 @@ class Format:
         calls: ways to write calls; all are understood, the first is used for forced calls.
         drop: texts that mean nothing by themselves (groups, control tokens that become visible with others).
         channels: for families whose messages have headers.
+        interrupts: opening texts of calls with which the model also ends a block of reasoning, without closing it. Not
+            where a grammar waits for the closing text.
     """
 
     reasoning: tuple[tuple[str, str], ...] = (("<think>", "</think>"),)
     calls: tuple[CallForm, ...] = ()
     drop: tuple[str, ...] = ()
     channels: Channels | None = None
+    interrupts: tuple[str, ...] = ()

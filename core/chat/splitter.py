@@ -81,7 +81,10 @@ class Splitter:
         self._form, self._tools, self._assured = form, tools or Tools(), assured
         self.done = False
         self._calls = form.calls if self._tools else ()
-        self._known: dict[tuple[bool, bool], tuple[str, ...]] = {}
+        #: Opening texts of calls that end reasoning too, and the closing text that an ended block has not had.
+        self._interrupts = form.interrupts if self._calls and not assured else ()
+        self._unclosed = ""
+        self._known: dict[tuple[bool, bool, str], tuple[str, ...]] = {}
         self._todo: deque[str] = deque()
         self._pos = 0  # of the next character
         self._out: list[_Piece] = []
@@ -187,11 +190,11 @@ class Splitter:
 
     def _marks(self) -> tuple[str, ...]:
         """The marks that may come next."""
-        key = (self._lead, self._n_broken <= MAX_BROKEN)
+        key = (self._lead, self._n_broken <= MAX_BROKEN, self._unclosed)
         found = self._known.get(key)
         if found is None:
             marks = [c.open for c in self._calls if c.open and key[1]]
-            marks += self._form.drop
+            marks += [*self._form.drop, *filter(None, [self._unclosed])]
             if self._lead:
                 marks += [opening for opening, _ in self._form.reasoning]
             if self._form.channels is not None:
@@ -257,6 +260,9 @@ class Splitter:
             self._state = self._in_header
         elif channels is not None and mark in channels.ends:
             self._message_over()
+        elif mark == self._unclosed:
+            self._unclosed = self._space = ""
+            self._lead = True
         elif mark in self._form.drop:
             self._space = ""  # layout too
             if self._lead:
@@ -269,7 +275,8 @@ class Splitter:
     # -- reasoning ------------------------------------------------------------------------------------------------
 
     def _reason(self, closes: tuple[str, ...]) -> None:
-        self._state, self._closes, self._begun, self._space = self._in_reasoning, closes, False, ""
+        self._state, self._begun, self._space, self._unclosed = self._in_reasoning, False, "", ""
+        self._closes = (*closes, *self._interrupts)
 
     def _in_reasoning(self, c: str) -> None:
         self._held += c
@@ -283,6 +290,9 @@ class Splitter:
                     self._message_over()
                     if held in channels.begin:
                         self._mark(held)
+                if held in self._interrupts:
+                    self._unclosed = self._closes[0]
+                    self._mark(held)
                 return
             if c and any(mark.startswith(held) for mark in self._closes):
                 return

@@ -28,7 +28,8 @@ class TaggedCall:
     Args:
         call: texts in front of the name, behind it, and at the end of the call.
         argument: the same around the key, and at the end of the value.
-        closes: texts that close the block around the call, which ends an argument whose own closing tag is missing.
+        closes: texts that close the block around the call, which end a call, or an argument, whose own closing tag is
+            missing.
         opened: the mark of the block is ``call[0]`` itself.
         several: several calls may stand in one block; for grammars, that they do.
         layout: what stands behind the head of a call, behind the head of an argument and in front of its end, and
@@ -70,7 +71,7 @@ class TaggedCall:
         seen: set[str] = set()
         while True:
             yield from reader.space()
-            if (yield from reader.match(self.call[2])):
+            if (yield from reader.match(self.call[2])) or (yield from self._closed(reader)):
                 break
             yield from reader.expect(self.argument[0])
             key, _ = yield from reader.until(self.argument[1], limit=MAX_NAME)
@@ -110,7 +111,8 @@ class TaggedCall:
             reader.unread(c)
             got = "\n" if (yield from reader.match("\n")) else ""
             if (yield from reader.match(end)):
-                if (yield from self._goes_on(reader)):
+                # No value of a forced call holds a closing tag with the layout in front.
+                if (yield from self._goes_on(reader, bool(got) or not self.layout[1])):
                     break
                 got += end
             elif (yield from self._cut_short(reader)):
@@ -134,8 +136,16 @@ class TaggedCall:
         yield from reader.expect(self.argument[2])
         return True
 
-    def _goes_on(self, reader: Reader) -> Chars[bool]:
-        """Whether another argument or the end of the call comes; reads nothing."""
+    def _closed(self, reader: Reader) -> Chars[bool]:
+        """Whether the block ends here, although the call does not; reads nothing."""
+        for close in self.closes:
+            if (yield from reader.match(close)):
+                reader.unread(close)
+                return True
+        return False
+
+    def _goes_on(self, reader: Reader, laid_out: bool) -> Chars[bool]:
+        """Whether another argument or the end of the call comes, or, where laid out, of the block; reads nothing."""
         space = yield from reader.space()
         found = False
         for text in (self.argument[0], self.call[2]):
@@ -143,7 +153,7 @@ class TaggedCall:
                 reader.unread(text)
                 found = True
                 break
-        found = found or not (yield from reader.peek())
+        found = found or (laid_out and (yield from self._closed(reader))) or not (yield from reader.peek())
         reader.unread(space)
         return found
 
@@ -152,13 +162,9 @@ class TaggedCall:
         if not (yield from reader.match(self.call[2])):
             return False
         space = yield from reader.space()
-        close = ""
-        for one in self.closes:
-            if (yield from reader.match(one)):
-                close = one
-                break
-        reader.unread(self.call[2] + space + close)
-        return bool(close)
+        found = yield from self._closed(reader)
+        reader.unread(self.call[2] + space)
+        return found
 
     # -- grammar --------------------------------------------------------------------------------------------------
 

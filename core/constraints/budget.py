@@ -43,6 +43,7 @@ class ReasoningBudget:
         self._open, self._close, self._between = (
             text.encode() for text in (block.open, block.close, block.between)
         )
+        self._interrupts = [text.encode() for text in block.interrupts] if inner is None else []
         self._phase: _Phase = "inside" if block.inside else "before"
         self._tail = b""  # text of the phase so far, as much of it as matters
         self._forced: list[int] = []
@@ -161,13 +162,18 @@ class ReasoningBudget:
             self._phase = "answer"
 
     def _inside(self, piece: bytes) -> None:
-        _, closed, rest = (self._tail + piece).partition(self._close)
+        text = self._tail + piece
+        _, closed, rest = text.partition(self._close)
         if closed:
             self._phase, self._tail = "before", b""
             self._before(rest)
             return
+        if any(mark in text for mark in self._interrupts):
+            self._phase = "answer"
+            return
         self.n_inside += 1
-        self._tail = (self._tail + piece)[-len(self._close) + 1 :] if len(self._close) > 1 else b""
+        longest = max(map(len, (self._close, *self._interrupts)))
+        self._tail = text[-longest + 1 :] if longest > 1 else b""
         self._check_limit()
 
     def _check_limit(self) -> None:

@@ -69,7 +69,8 @@ class Kimi(Dialect):
         calls=(
             CallForm(CALL, KimiCalls(opened=True), ("", END), between="", group=(BEGIN, END)),
             CallForm(BEGIN, KimiCalls(), (END,)),
-        )
+        ),
+        interrupts=(BEGIN,),  # Kimi K2 Thinking at times goes on from its thoughts to calls like that
     )
 
 
