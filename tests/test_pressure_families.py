@@ -37,6 +37,7 @@ REGEXES = {
     "complement": "~((.*a.{200})|(.*b.{200}))",
     "look-behind": "(?<=" + "a" * 5000 + ")b",
     "1 MB": "a" * 1_000_000,
+    "half a MB": "a" * 524_000,
     "classes": "[" + "".join(chr(c) for c in range(0x4E00, 0x9000, 2)) + "]{200}",
 }
 

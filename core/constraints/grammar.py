@@ -15,6 +15,8 @@ Kind = Literal["json_schema", "regex", "lark", "gbnf", "choice"]
 
 #: Texts to choose from; compiling 50,000 takes 80 MiB.
 MAX_CHOICES = 20_000
+#: Characters of a regular expression; compiling a million takes 70 MiB.
+MAX_REGEX = 1 << 19
 #: How llguidance's Lark dialect gives itself away: a ``start`` rule or one of its directives at the head of a line.
 #: White space is told so that no run of it can be read in two ways: texts of clients must not take quadratic time.
 _LARK = re.compile(r"^[ \t]*(?:%\w+\b|\??start\s*(?:\[[^\]\n]*\]\s*)?:(?!:=))", re.MULTILINE)
@@ -74,8 +76,13 @@ class Grammar:
 
     @classmethod
     def regex(cls, pattern: str, param: str = "regex") -> Grammar:
-        """A regular expression (Rust's syntax, no look-around) for the whole answer."""
-        return cls("regex", _text(pattern, param), param)
+        """A regular expression (Rust's syntax, no look-around) for the whole answer, of `MAX_REGEX` characters."""
+        pattern = _text(pattern, param)
+        if len(pattern) > MAX_REGEX:
+            raise InvalidRequest(
+                f"{param} has {len(pattern)} characters; at most {MAX_REGEX} are allowed", param
+            )
+        return cls("regex", pattern, param)
 
     @classmethod
     def lark(cls, text: str, param: str = "grammar") -> Grammar:
