@@ -38,7 +38,9 @@ def logits_verb(model: str, **options: Any) -> None:
     from ggfw.cli.loading import load_model
     from ggfw.cli.resolve import find_model
     from ggfw.cli.tokens import parse_ids
+    from ggfw.files import check_target
 
+    check_target(options["out"])  # an archive of arrays is not written in one go
     prompts = [parse_ids(ids) for ids in options["ids"]]
     loading = split_load_options(options)
     path = find_model(model, options["models_dir"])

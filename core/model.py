@@ -40,6 +40,7 @@ REFERENCE = "reference"
 _F32 = 0
 _MOST_WHOLE = 8192  # rows of a step that are made room for unasked
 _LARGE = 1 << 30  # bytes of a file from which on it may run straight from its mapping unasked
+_MOST_SAID = 400  # characters of an exception of a plugin that are shown
 _MOST = 2**31 - 1  # positions and rows are 32-bit in the native batch
 
 
@@ -80,7 +81,9 @@ class Described:
         except Exception as exc:
             # An impossible value in the file shows up anywhere in the plugin's arithmetic.
             key = self.hparams.last_key
-            what = f"{type(exc).__name__}: {exc}{_place(exc, architecture)}"
+            said = str(exc)  # which may hold a text of the file, of any length
+            said = said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]}..."
+            what = f"{type(exc).__name__}: {said}{_place(exc, architecture)}"
             raise GraphError(
                 f"architecture {spec.name} failed on this file ({what}) after reading "
                 f"{key} = {brief(gguf.get(key))}; the file or the plugin is wrong"

@@ -213,3 +213,8 @@ def test_bad_token_ids(cli: Cli, tmp_path: Path) -> None:
     assert said.code == 2
     said = cli("detokenize", path, "9999")
     assert said.code == 1 and "9999" in said.error
+
+
+def test_arrays_go_to_files_only(cli: Cli, tmp_path: Path) -> None:
+    said = cli("logits", write_llama(tmp_path / "m.gguf"), "--ids", "1", "--out", "/dev/null")
+    assert said.code == 1 and "the name of a file was expected" in said.error

@@ -228,3 +228,10 @@ def test_what_a_plugin_names_but_does_not_have() -> None:
     for load in ("no_such_module:X", "json:no_such_name"):
         with pytest.raises(PluginError, match=load):
             resolve(load)
+
+
+@pytest.mark.parametrize("key", ["rope.scaling.type", "rope.scaling.factor", "rope.freq_base"])
+def test_long_texts_of_a_file_are_cut_in_messages(key: str) -> None:
+    with pytest.raises(ggfw.GgfwError, match="xxx") as caught:
+        ggfw.load(changed("gpt-oss", {f"gpt-oss.{key}": "x" * 100_000}), ctx=64)
+    assert len(str(caught.value)) < 1000

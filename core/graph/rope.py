@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ggfw.errors import InvalidRequest, ModelFileError
+from ggfw.errors import InvalidRequest, ModelFileError, brief
 from ggfw.records import dataclass
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RopeScaling:
         kind = str(hp.get("rope.scaling.type", "linear"))
         if kind not in KINDS:
             raise ModelFileError(
-                f"{hp.architecture}.rope.scaling.type is {kind!r}; {', '.join(KINDS)} are known"
+                f"{hp.architecture}.rope.scaling.type is {brief(kind)}; {', '.join(KINDS)} are known"
             )
         if factor < 0 or not math.isfinite(factor):
             raise ModelFileError(
