@@ -183,7 +183,7 @@ class Engine:
         """Run ``job`` in the engine's thread: one of its pieces (up to the next ``yield``) between two steps.
 
         A job that yields WAIT is resumed when something else has happened, and fails with its own OutOfPages if
-        nothing else is going on.
+        nothing else is going on. One whose future is canceled is closed instead of run any further.
         """
         future: Future[T] = Future()
         self._check_process()
@@ -380,9 +380,11 @@ class Engine:
     def _run_job(self, idle: bool) -> None:
         self._meter.asleep()
         job, future = self._jobs[0]
-        if not future.running() and not future.set_running_or_notify_cancel():
-            job.close()
+        # The future is running only when the job is over: until then it can be canceled.
+        if future.cancelled():
             self._jobs.popleft()
+            future.set_running_or_notify_cancel()
+            job.close()
             return
         try:
             if next(job) is WAIT:
@@ -391,9 +393,11 @@ class Engine:
                 self._jobs.rotate(-1)
             return
         except StopIteration as end:
-            future.set_result(end.value)
+            if future.set_running_or_notify_cancel():
+                future.set_result(end.value)
         except BaseException as error:
-            future.set_exception(error)
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
         self._jobs.popleft()
 
     # -- cancellation ---------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,4 +137,24 @@ def test_jobs_do_not_wait_for_what_is_announced() -> None:
     with engine.announce():
         engine.run(job()).result(10)
     assert time.perf_counter() - begun < 1  # not 400 times the time for gathering
+    engine.close()
+
+
+def test_a_job_that_is_canceled_under_way_goes_no_further() -> None:
+    """Else clients that go away would leave work behind, as much as they like."""
+    engine = Engine(FakeModel())
+    pieces, closed = [0], threading.Event()
+
+    def endless() -> Generator[None, None, None]:
+        try:
+            while True:
+                pieces[0] += 1
+                yield None
+        finally:
+            closed.set()
+
+    future = engine.run(endless())
+    wait_until(lambda: pieces[0] > 3, 5)
+    assert future.cancel() and closed.wait(5)
+    assert engine.submit(Request([1, 2], Params(temperature=0), max_tokens=2)).result(5).token_ids
     engine.close()
