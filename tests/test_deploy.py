@@ -31,6 +31,30 @@ def test_the_variables_are_options_of_serve() -> None:
         assert settings(name) and set(settings(name)) <= known, name
 
 
+def test_an_image_is_built_from_the_sources_alone() -> None:
+    """Neither what was built on this machine nor history goes into it, and nothing that a build needs is left out."""
+    root = DEPLOY.parents[1]
+    ignored = {
+        line
+        for line in (root / ".dockerignore").read_text(encoding="utf-8").splitlines()
+        if line and line[0] != "#"
+    }
+    assert {"kernels_c/lib", "build", ".git"} <= ignored
+    needed = {
+        "pyproject.toml",
+        "setup.py",
+        "MANIFEST.in",
+        "README.md",
+        "LICENSE",
+        "kernels_c",
+        "kernels_c/src",
+    }
+    needed |= {"core", "cli", "server", "plugins", "kernels_c/include"}
+    assert not needed & ignored and all((root / name).exists() for name in needed)
+    left_out = (root / ".gitignore").read_text(encoding="utf-8").split()
+    assert {name.rstrip("/") for name in left_out if name.startswith("kernels_c")} <= ignored
+
+
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 @pytest.mark.parametrize("name", ["Containerfile", "ggfw.service"])
 def test_the_settings_start_a_server(name: str, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class ArchitectureChecks(Checks[ArchitectureSpec]):
     def match(self) -> None:
         """``match`` gives a whole number of 0 or more, for any file."""
         if self.item.match is None:
-            raise NotApplicable("there is no match")
+            raise NotApplicable("it serves files by their names alone: the spec has no match")
         for metadata in ({}, {"general.architecture": "another"}):
             score = self.item.match(metadata)
             assert isinstance(score, int) and score >= 0, (

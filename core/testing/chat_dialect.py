@@ -150,7 +150,7 @@ class ChatDialectChecks(Checks[ChatDialect]):
     def _rows(self, needed: bool = True) -> Sequence[Mapping[str, Any]]:
         rows = self.sample()
         if rows is None and needed:
-            raise NotApplicable("there is no sample")
+            raise NotApplicable("no sample was given to check with")
         return rows or ()
 
     def _parse(
