@@ -41,6 +41,10 @@ class Conflict(GgfwError):
     """What was asked for cannot be done in the present state."""
 
 
+class DiskShort(GgfwError):
+    """The disk has no room for what a client sends."""
+
+
 class NotReady(GgfwError):
     """The server is starting or ending."""
 
@@ -60,6 +64,7 @@ TABLE: tuple[tuple[type[BaseException], int, str, str | None], ...] = (
     (ModelNotFound, 404, "invalid_request_error", "model_not_found"),
     (AmbiguousModel, 400, "invalid_request_error", "model_ambiguous"),
     (Conflict, 409, "invalid_request_error", "conflict"),
+    (DiskShort, 507, "server_error", "disk_full"),
     (MemoryShort, 400, "invalid_request_error", "model_too_large"),
     (QueueFull, 429, "rate_limit_error", "queue_full"),
     (UnsupportedError, 400, "invalid_request_error", None),

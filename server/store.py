@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,12 +21,15 @@ from typing import Any
 from ggfw.errors import GgfwError, InvalidRequest, ModelNotFound
 from ggfw.footprint import Footprint
 from ggfw.library import Model
-from ggfw.server.errors import Conflict, Forbidden
+from ggfw.server.errors import Conflict, DiskShort, Forbidden
 from ggfw.server.pool import Entry, Pool
 
 #: Names of models: parts like file names that do not begin with a dot, and perhaps a tag.
 NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*){0,3}(?::[\w.-]+)?")
 DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
+
+#: Bytes of the disk that uploads leave free.
+RESERVE = 1 << 30
 
 Progress = Callable[[str, int, "int | None"], None]
 
@@ -275,6 +279,20 @@ class Store:
         fresh.write_text(json.dumps(preset, indent=1), encoding="utf-8")
         fresh.replace(path)
         self._seen.add((path, path.stat().st_mtime_ns))
+
+
+def check_disk(folder: Path, wanted: int = 0) -> None:
+    """Check that a file of so many bytes would leave the disk :data:`RESERVE` bytes.
+
+    Raises:
+        DiskShort: it would not.
+    """
+    free = shutil.disk_usage(folder).free
+    if wanted + RESERVE > free:
+        raise DiskShort(
+            f"there is no room for the file: the disk of the model folder has {free} bytes, of which {RESERVE} are "
+            "kept for others; delete a model first"
+        )
 
 
 def _inside(path: Path, folder: Path) -> bool:

@@ -458,6 +458,18 @@ def test_create_copy_and_delete(tmp_path: Path) -> None:
     )
 
 
+def test_blobs_leave_the_disk_some_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the client says how much it sends or not."""
+    monkeypatch.setattr("ggfw.server.store.RESERVE", 1 << 60)
+    data = b"GGUF" + bytes(100_000)
+    digest = "sha256:" + hashlib.sha256(data).hexdigest()
+    with Pooled(tmp_path) as server:
+        for content in (data, iter([data[:50], data[50:]])):
+            response = server.http.post(f"/api/blobs/{digest}", content=content)
+            assert response.status_code == 507 and "kept for others" in response.json()["error"]
+        assert not list((tmp_path / "blobs").iterdir())
+
+
 def test_blobs(tmp_path: Path) -> None:
     with Pooled(tmp_path) as server:
         data = b"GGUF" + bytes(100_000)

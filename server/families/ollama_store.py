@@ -18,8 +18,11 @@ from ggfw.server.families.ollama_fields import Options
 from ggfw.server.families.ollama_lists import named
 from ggfw.server.fields import Body, refuse
 from ggfw.server.state import State, served
-from ggfw.server.store import Store
+from ggfw.server.store import Store, check_disk
 from ggfw.server.streams import LINES, line, send
+
+#: Bytes of an upload between two looks at the disk.
+CHECK_EVERY = 1 << 26
 
 ollama_store = Blueprint("ollama-store")
 
@@ -230,9 +233,15 @@ async def put_blob(request: Request, digest: str) -> HTTPResponse:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(f".{request.id}".replace("/", "_")[:80])
     found = hashlib.sha256()
+    written = checked = 0
     try:
         with fresh.open("wb") as file:
+            check_disk(path.parent, int(request.headers.get("content-length") or 0))
             while (piece := await request.stream.read()) is not None:  # type: ignore[union-attr]
+                written += len(piece)
+                if written >= checked:  # without a length, or beside others who write
+                    check_disk(path.parent)
+                    checked = written + CHECK_EVERY
                 found.update(piece)
                 file.write(piece)
         if f"sha256-{found.hexdigest()}" != path.name:
