@@ -94,8 +94,7 @@ class Server:
                 answer = connection.getresponse()
             except (OSError, HTTPException) as exc:
                 raise ServerError(
-                    f"the server at {self.url} does not answer ({exc or type(exc).__name__}); start it with "
-                    "`ggfw serve`, or work without one with --local"
+                    f"the server at {self.url} does not answer ({exc or type(exc).__name__}); {_way_out()}"
                 ) from exc
             if answer.status >= 400:
                 raise ServerError(f"{self.url}: {_reason(answer)}")
@@ -122,6 +121,15 @@ def facts(model: dict[str, Any]) -> dict[str, Any]:
         "architecture": details.get("family") or "",
         "quant": details.get("quantization_level") or "",
     }
+
+
+def _way_out() -> str:
+    """What to do when no server answers; some verbs can do without one."""
+    import click
+
+    context = click.get_current_context(silent=True)
+    names = {param.name for param in context.command.params} if context is not None else set()
+    return "start it with `ggfw serve`" + (", or work without one with --local" if "local" in names else "")
 
 
 def _reason(answer: HTTPResponse) -> str:

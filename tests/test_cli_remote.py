@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -182,3 +183,18 @@ def test_addresses(host: str, expected: str) -> None:
     assert _url(host, "8080") == expected
     with pytest.raises(ServerError):
         Server("http://127.0.0.1:1").ask("GET", "/", timeout=1)
+
+
+@pytest.mark.parametrize(
+    ("args", "offered"), [(["ps"], False), (["bench", "--serve", "URL"], False), (["run", "m", "x"], True)]
+)
+def test_working_without_a_server_is_offered_where_it_can_be_done(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, args: list[str], offered: bool
+) -> None:
+    with socket.socket() as closed:  # bound, but nobody listens
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        monkeypatch.delenv("GGFW_LOCAL")
+        monkeypatch.setenv("GGFW_HOST", url)
+        error = cli(*[url if arg == "URL" else arg for arg in args]).error
+    assert "start it with `ggfw serve`" in error and ("--local" in error) is offered
