@@ -97,7 +97,7 @@ def find_model(text: str | None, models_dir: str | None, *, ask: bool = False) -
         if folder:
             raise ModelNotFound(f"there is no model in the folder {text}; name a GGUF file") from None
         if entry is None:
-            raise not_found(text, entries) from None
+            raise not_found(text, entries, models_dir) from None
         return fetch_entry(entry, models_dir)
     except AmbiguousModel:
         if not (ask and terminal.interactive()):
@@ -110,13 +110,29 @@ def _could_be(entry: ModelEntry, text: str) -> bool:
     return any(text.lower() in name.lower() for name in (entry.id, entry.repository, entry.file, entry.name))
 
 
-def not_found(text: str, entries: list[ModelEntry]) -> ModelNotFound:
-    """Return the error for an unknown name, with near ones from the folders and the catalogue."""
+def not_found(
+    text: str, entries: list[ModelEntry], models_dir: str | None, *, fetchable: bool = True
+) -> ModelNotFound:
+    """Return the error for an unknown name, with near ones.
+
+    Args:
+        text: what the user wrote.
+        entries: the models in the folders.
+        models_dir: the folder that the user named, if any, where derived models are.
+        fetchable: whether a name of the catalogue helps.
+    """
     from difflib import get_close_matches
 
     from ggfw.catalogue import CATALOGUE
+    from ggfw.cli.derived import all_presets
 
-    names = {name.lower(): name for name in [*(e.id for e in entries), *(e.name for e in CATALOGUE)]}
+    known = [e.id for e in entries]
+    try:
+        known += [str(preset["name"]) for preset in all_presets(models_dir)]
+    except GgfwError:  # a damaged one has its own error, where it is asked for
+        pass
+    known += [e.name for e in CATALOGUE] if fetchable else []
+    names = {name.lower(): name for name in known}
     near = [names[name] for name in get_close_matches(text.lower(), names, n=3, cutoff=0.4)]
     hint = f"did you mean {', '.join(near)}?" if near else "`ggfw list` shows what is there"
     looks_like_path = "/" in text or text.lower().endswith(".gguf")

@@ -66,20 +66,26 @@ def _own_file(name: str, models_dir: str | None) -> ModelEntry:
     """The model of this exact name in the folder that ggfw writes to."""
     from ggfw.cli.folders import all_models, download_folder
     from ggfw.cli.resolve import catalogue_file, not_found
+    from ggfw.errors import AmbiguousModel
 
     folder = download_folder(models_dir).resolve()
     entries = all_models(models_dir)
     wanted = {name.lower(), catalogue_file(name).lower()} - {""}
-    for entry in entries:
-        if wanted & {entry.id.lower(), entry.file.lower(), str(entry.path).lower(), entry.path.stem.lower()}:
-            if not entry.path.resolve().is_relative_to(folder):
-                raise InvalidRequest(
-                    f"{entry.path} belongs to another program, so it is not removed; --models-dir names a folder "
-                    "of your own",
-                    "model",
-                )
-            return entry
-    raise not_found(name, entries)
+    fitting = [e for e in entries if wanted & {e.id.lower(), str(e.path).lower()}]
+    fitting = fitting or [e for e in entries if wanted & {e.file.lower(), e.path.stem.lower()}]
+    if not fitting:
+        raise not_found(name, entries, models_dir, fetchable=False)
+    if len(fitting) > 1:  # never guess what to remove
+        named = ", ".join(str(entry.path) for entry in fitting)
+        raise AmbiguousModel(f"{name!r} fits {len(fitting)} models: {named}; name one of them")
+    entry = fitting[0]
+    if not entry.path.resolve().is_relative_to(folder):
+        raise InvalidRequest(
+            f"{entry.path} belongs to another program, so it is not removed; --models-dir names a folder "
+            "of your own",
+            "model",
+        )
+    return entry
 
 
 def _files(entry: ModelEntry) -> list[Path]:

@@ -231,3 +231,22 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 """
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=30)
     assert done.stdout.split() == expected, done.stderr
+
+
+def test_never_guesses_what_to_remove(cli: Cli, folder: Path) -> None:
+    """An exact id beats an equal file name elsewhere; several equal file names are an error; near names are offered."""
+    source = next(folder.glob("*.gguf"))
+    for place in ("a/copy.gguf", "b/copy.gguf", "copy.gguf"):
+        (folder / place).parent.mkdir(exist_ok=True)
+        (folder / place).write_bytes(source.read_bytes())
+    assert cli("rm", "copy").code == 0
+    assert not (folder / "copy.gguf").exists() and (folder / "a/copy.gguf").exists()
+    said = cli("rm", "copy")
+    assert "fits 2 models" in said.error and str(folder / "b/copy.gguf") in said.error
+    assert (folder / "a/copy.gguf").exists() and (folder / "b/copy.gguf").exists()
+    assert cli("rm", "b/copy").code == 0 and not (folder / "b/copy.gguf").exists()
+    (folder / "Modelfile").write_text(f"FROM {source}\nSYSTEM Be brief.\n")
+    assert cli("create", "pirate", "-f", folder / "Modelfile").code == 0
+    assert "did you mean pirate?" in cli("rm", "pirat").error
+    assert "pirate" in cli("run", "pirat", "x", "--local").error
+    assert "mistral:7b" not in cli("rm", "mistral:7").error, "what could be fetched cannot be removed"
