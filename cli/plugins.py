@@ -45,7 +45,9 @@ def list_verb(kind: str | None, strict: bool, as_json: bool) -> int:
     rows = _registry().rows()
     shown = [row for row in rows if kind is None or row.kind == kind]
     if as_json:
-        terminal.print_json([{name: getattr(row, name) for name in _COLUMNS} for row in shown])
+        terminal.print_json(
+            [{name: getattr(row, name) for name in _COLUMNS} | {"reason": _reason(row)} for row in shown]
+        )
     else:
         terminal.print_table(
             list(_COLUMNS),
@@ -61,7 +63,16 @@ def _why(row: Row) -> str:
     """The reason with its stage; for a sound plugin, what it says about itself."""
     if not row.reason:
         return row.summary
-    return f"{row.stage}: {row.reason}" if row.stage else row.reason
+    return f"{row.stage}: {_reason(row)}" if row.stage else _reason(row)
+
+
+def _reason(row: Row) -> str:
+    """The reason; a plugin that the configuration file leaves out says so, not the variable that carries it."""
+    from ggfw.cli.plugin_switches import KEY, VARIABLE
+
+    if row.state == "disabled" and VARIABLE in click.get_current_context().meta.get("ggfw.from_file", ()):
+        return row.reason.replace(VARIABLE, f"{KEY} of the configuration file")
+    return row.reason
 
 
 def _named(registry: Registry, name: str) -> list[tuple[Row, Descriptor | None]]:

@@ -49,6 +49,8 @@ def test_a_plugin_is_left_out_and_used_again(cli: Cli, file: Path) -> None:
     assert cli("plugins", "disable", "quant_formats.Q4_0", "--config", file).code == 0
     assert state(cli, file, "Q4_0", "quant_formats") == "disabled" == state(cli, file, "olmo2")
     assert file.read_text() == 'disable-plugins = ["olmo2", "quant_formats.Q4_0"]\n' + COMMENTED
+    listed = cli("plugins", "list", "--config", file).out
+    assert "disable-plugins of the configuration" in " ".join(listed.split()) and VARIABLE not in listed
     (row,) = [
         row
         for row in json.loads(cli("config", "show", "--json", "--config", file).out)["settings"]
