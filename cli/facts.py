@@ -22,7 +22,8 @@ def facts(gguf: GGUF, support: Support) -> dict[str, Any]:
         gguf: the file; no weight is read.
         support: whether it runs here.
     """
-    from ggfw.footprint import available_memory, largest_context
+    from ggfw.footprint import largest_context
+    from ggfw.free_memory import available_memory
     from ggfw.gguf import analyze
 
     found = analyze(gguf)

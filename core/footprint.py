@@ -1,20 +1,20 @@
-"""How much memory a model needs, told from its header before anything is loaded, and how much there is."""
+"""How much memory a model needs, told from its header before anything is loaded."""
 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ggfw.errors import GgfwError
+from ggfw.free_memory import PACKING
 from ggfw.gguf import GGUF
 from ggfw.gguf.analysis import kv_elements
+from ggfw.records import dataclass
 
 if TYPE_CHECKING:
     from ggfw.graph.cache_layout import CacheLayout
     from ggfw.registry import Registry
-from ggfw.records import dataclass
 
 #: Bytes per element of the attention cache.
 KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
@@ -23,8 +23,6 @@ KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 3
 #: with SmolLM2 and gemma-3, and the same within a few megabytes.
 _BASE = 96 << 20
 
-#: Packed weights against the file's: scales are kept wider.
-_PACKING = 1.08
 
 #: Contexts that are offered when the wanted one does not fit.
 _STEPS = [1 << n for n in range(9, 25)]
@@ -111,7 +109,7 @@ def memory_needed(
     """
     weights = sum(tensor.n_bytes for tensor in gguf.tensors.values())
     cache = _held_bytes(gguf, n_ctx, kv_type, layout) * n_parallel
-    return int(weights * _PACKING) + cache + _BASE
+    return int(weights * PACKING) + cache + _BASE
 
 
 def largest_context(
@@ -200,7 +198,7 @@ class Footprint:
         """Bytes with a context of ``n_ctx`` (one of those in ``cache``); None = its own."""
         sizes = dict(self.cache)
         cache = sizes[self.n_ctx if n_ctx is None else n_ctx] * self.n_parallel
-        return int(self.weights * _PACKING) + cache + _BASE
+        return int(self.weights * PACKING) + cache + _BASE
 
     def largest(self, budget: int) -> int | None:
         """The largest context with which it takes at most ``budget`` bytes; None when not even the smallest fits."""
@@ -234,32 +232,3 @@ class Footprint:
 def size_text(n_bytes: int) -> str:
     """A number of bytes for people: 310 MiB, 4.2 GiB."""
     return f"{n_bytes / (1 << 30):.1f} GiB" if abs(n_bytes) >= 1 << 30 else f"{n_bytes / (1 << 20):.0f} MiB"
-
-
-def available_memory(root: str | Path = "/") -> int | None:
-    """Bytes this process may still take: free memory, and what its control groups leave; None if nobody says.
-
-    Args:
-        root: folder in which ``proc`` and ``sys`` are looked up.
-    """
-    base = Path(root)
-    found: list[int] = []
-    match = re.search(r"^MemAvailable:\s+(\d+) kB", _read(base / "proc/meminfo"), re.MULTILINE)
-    if match:
-        found.append(int(match[1]) * 1024)
-    group = next((g[3:] for g in _read(base / "proc/self/cgroup").splitlines() if g.startswith("0::")), "/")
-    top = base / "sys/fs/cgroup"
-    parts = [part for part in group.split("/") if part not in ("", "..")]
-    for n in range(len(parts), -1, -1):
-        folder = top.joinpath(*parts[:n])
-        limit, used = _read(folder / "memory.max").strip(), _read(folder / "memory.current").strip()
-        if limit.isdigit() and used.isdigit():
-            found.append(max(0, int(limit) - int(used)))
-    return min(found, default=None)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""

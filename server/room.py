@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ggfw.footprint import Footprint, available_memory, size_text
+from ggfw.footprint import Footprint, size_text
+from ggfw.free_memory import available_memory
 
 
 class Takes(Protocol):
