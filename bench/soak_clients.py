@@ -314,7 +314,7 @@ class Visitor:
             status, text = await self.transfer(data, patience=5.0)
         except asyncio.TimeoutError:
             return Outcome("no HTTP", 0, left=True)
-        return Outcome("no HTTP", status, (0, 400, 404, 405, 408, 411, 413, 414, 417, 431), text[:300])
+        return Outcome("no HTTP", status, (0, 400, 403, 404, 405, 408, 411, 413, 414, 417, 431), text[:300])
 
     async def look(self) -> Outcome:
         """One of the pages and lists that monitors and clients fetch."""
