@@ -131,8 +131,8 @@ class NativeWeights:
         if self._memory == self._ffi.NULL:
             self._memory = None
             raise BackendError(
-                f"{n_bytes >> 20} MiB for packed weights are not to be had; free memory, or choose a "
-                "smaller quantisation of the model"
+                f"{n_bytes >> 20} MiB for packed weights are not to be had; free memory, choose a smaller "
+                "quantisation of the model, or leave them in the file (--no-repack, slower)"
             )
         return self._ffi.cast("uint8_t *", self._memory)
 

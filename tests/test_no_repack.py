@@ -195,6 +195,30 @@ def test_a_file_larger_than_the_memory_of_its_group(tmp_path: Path) -> None:
     assert held <= size // 2
 
 
+SHORT = """
+import gc, resource, sys, ggfw
+size, path = int(sys.argv[2]), sys.argv[1]
+with ggfw.load(path, ctx=64, ubatch=16, threads=2, repack=False):
+    pass  # what it imports and starts is there
+gc.collect()
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + size * 5 // 4, resource.RLIM_INFINITY))
+try:
+    ggfw.load(path, ctx=64, ubatch=16, threads=2)
+except ggfw.BackendError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits what a process may map")
+def test_packed_weights_that_find_no_memory_are_an_error_with_their_size(tmp_path: Path) -> None:
+    path = write_llama(tmp_path / "large.gguf", n_ff=1 << 18, n_layer=1)
+    command = [sys.executable, "-c", SHORT, str(path), str(path.stat().st_size)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert re.match(r"\d\d+ MiB for packed weights are not to be had; .*--no-repack", done.stdout), done
+
+
 # -- reading ahead ----------------------------------------------------------------------------------------------
 
 
