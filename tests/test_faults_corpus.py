@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from tiny_models import vocabulary
 
+from ggfw.chat import ChatTemplate
 from ggfw.chat.messages import normalise
 from ggfw.constraints import Compiler, Grammar
-from ggfw.errors import GGUFError, InvalidRequest
+from ggfw.constraints.limits import check_lark
+from ggfw.errors import GGUFError, InvalidRequest, TemplateError
 from ggfw.gguf import GGUF
 from ggfw.logprob_file import LogprobReader
 from ggfw.quantize.importance import read_importance
@@ -84,11 +86,40 @@ def test_an_empty_array_without_bound() -> None:
     "text",
     ["\n" * 300_000 + "x", "start" + " " * 300_000 + "x", "a" * 300_000, " a" * 150_000, '"' * 300_001, "/" * 300_001,
      "root ::= " + "a" * 300_000, "start: " + "(" * 300_000, "start: x\n" + "a" * 300_000, "%json {" * 40_000,
-     "root ::= " + '"' * 300_001, "root ::= [" + "a" * 300_000, "root ::= a" + " \n" * 100_000],
-    ids=range(13),
+     "root ::= " + '"' * 300_001, "root ::= [" + "a" * 300_000, "root ::= a" + " \n" * 100_000,
+     'start: "' + '\\"' * 150_000, "start: /" + "\\/" * 150_000],
+    ids=range(15),
 )  # fmt: skip
 def test_grammars_are_looked_at_in_linear_time(text: str, compiler: Compiler) -> None:
     begin = time.process_time()
     with pytest.raises(InvalidRequest):
         compiler.compile(Grammar.detect(text))
+    assert time.process_time() - begin < 2
+
+
+@pytest.mark.parametrize(
+    "text", ["Unimplemented keys: [" * 40_000, "Unimplemented keys: [" + "," * 800_000 + "]"]
+)
+@pytest.mark.parametrize("keyword", ["type", "pattern"])
+def test_errors_that_quote_a_schema_are_explained_in_linear_time(
+    keyword: str, text: str, compiler: Compiler
+) -> None:
+    begin = time.process_time()
+    with pytest.raises(InvalidRequest):
+        compiler.compile(Grammar.json_schema({"type": "string", keyword: "(" + text}))
+    assert time.process_time() - begin < 2
+
+
+def test_names_behind_a_quote_that_is_never_closed_count() -> None:
+    chain = "\n".join(f"a{i}: a{i + 1}" for i in range(600))
+    for head in ('start: a0 | "', "start: a0 | /x"):
+        with pytest.raises(InvalidRequest, match="deep"):
+            check_lark(f"{head}\n{chain}\na600: /x/", "grammar")
+
+
+def test_formats_are_looked_at_in_linear_time() -> None:
+    template = ChatTemplate("{{ '{" + ":" * 100_000 + "{}}'.format(1) }}")
+    begin = time.process_time()
+    with pytest.raises(TemplateError):
+        template.render([{"role": "user", "content": "a"}])
     assert time.process_time() - begin < 2

@@ -46,7 +46,7 @@ _SPACES = (
 )
 _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _WIDTH = re.compile(r"\d{4,}")
-_NESTED = re.compile(r"\{[^{}]*:[^{}]*\{")
+_NESTED = re.compile(r"\{[^{}:]*:[^{}]*\{")
 
 
 class Weight(NamedTuple):

@@ -44,7 +44,7 @@ NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
 #: can be built at 70 MiB a second.
 _BYTES_AT_LEAST, _BYTES_PER_CHARACTER, _BYTES_PER_SECOND = 256 << 10, 20, 70 << 20
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
-_UNIMPLEMENTED = re.compile(r"Unimplemented keys: \[(.*?)\]")
+_UNIMPLEMENTED = "Unimplemented keys: ["
 
 
 class Compiler:
@@ -165,9 +165,11 @@ def explained(grammar: Grammar, error: str) -> str:
     error = error.replace("failed to compile JSON schema: ", "")
     if grammar.kind in ("json_schema", "regex", "choice"):  # places in the Lark text around it say nothing
         error = _PLACE.sub("", error)
-    missing = _UNIMPLEMENTED.search(error)
-    if missing:
-        keywords = [key.strip().strip('"') for key in missing[1].split(",")]
+    # No regular expression: the error may quote a megabyte of the schema that repeats this a thousand times.
+    _, said, listed = error.partition(_UNIMPLEMENTED)
+    listed, closed, _ = listed.partition("]")
+    if said and closed:
+        keywords = [key.strip().strip('"') for key in listed[:4096].split(",")[:20]]
         # A Lark grammar may hold several schemas, those of tools for instance; which one it is llguidance does not say.
         schema = json.loads(grammar.text) if grammar.kind == "json_schema" else None
         places = [f"{key!r}{_place(schema, key)}" for key in keywords]

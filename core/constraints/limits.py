@@ -213,8 +213,11 @@ def resolve(schema: Any, reference: Any, anchors: Mapping[str, Any]) -> Any:
 
 # -- Lark -------------------------------------------------------------------------------------------------------------
 
-#: What may hold a name without meaning it: strings, regular expressions, comments.
-_LARK_OPAQUE = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?!/)(?:[^/\\\n]|\\.)+/|//[^\n]*|#[^\n]*')
+#: What may hold a name without meaning it: strings, regular expressions, comments. One that is never closed is found,
+#: too, so that it is read once and not again from each of its characters; it is no closed one, and its names count.
+_LARK_OPAQUE = re.compile(
+    r""""(?:[^"\\\n]|\\.)*(?P<string>")?|/(?!/)(?:[^/\\\n]|\\.)+(?P<regex>/)?|(?P<comment>//[^\n]*|\#[^\n]*)"""
+)
 _LARK_JSON = re.compile(r"%json\s*(?=\{)")
 _LARK_RULE = re.compile(r"^[ \t]*[?!]?([A-Za-z_][\w-]*)(?![\w-])[^:\n]*:", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
@@ -237,7 +240,7 @@ def check_lark(text: str, param: str) -> None:
         except ValueError:  # the compiler says what is wrong with it, and where
             continue
         check_schema(schema, param)
-    bare = _LARK_OPAQUE.sub(" ", text)
+    bare = _LARK_OPAQUE.sub(lambda found: " " if found.lastgroup else found[0], text)
     heads = list(_LARK_RULE.finditer(bare))
     ends = [head.start() for head in heads[1:]] + [len(bare)] * bool(heads)
     names = {head[1] for head in heads}
