@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -121,6 +122,15 @@ def test_a_cache_of_packed_weights_gets_nothing(tmp_path: Path) -> None:
     with _load(QUANTS[0], packed_cache=PackedCache(tmp_path / "packed", 64)):
         pass
     assert not (tmp_path / "packed").exists()
+
+
+def test_a_file_cut_short_ends_the_model_not_the_process(tmp_path: Path) -> None:
+    path = Path(shutil.copy(QUANTS[0], tmp_path / "model.gguf"))
+    with _load(path) as model:
+        model.logits(PROMPT)
+        os.truncate(path, 0)
+        with pytest.raises(ggfw.ModelFileError, match="cut short"):
+            model.logits(PROMPT)
 
 
 def test_what_does_not_fit_stays_mapped_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
