@@ -98,7 +98,8 @@ def _coverage(told: str) -> dict[str, int] | None:
 
 def _watch(child: subprocess.Popen[bytes], memory: mmap.mmap, seconds: float) -> tuple[str, list[int]]:
     """Wait for a child; gives how it went wrong, or an empty string, and its size in MiB at ten times."""
-    count, since, begin = 0, time.monotonic(), time.monotonic()
+    count, waited, begin = 0, 0.0, time.monotonic()
+    last = begin
     sizes: list[int] = []
     patience = 60.0  # imports, a server's start
     while child.poll() is None:
@@ -106,9 +107,11 @@ def _watch(child: subprocess.Popen[bytes], memory: mmap.mmap, seconds: float) ->
         now, executed = time.monotonic(), _field(memory, 0)
         if executed and now - begin > seconds * (len(sizes) + 0.5) / 10:
             sizes += [size >> 20] if (size := _resident(child.pid)) else []  # none: it has just ended
+        waited += min(now - last, 0.5)  # not the time in which all of it was suspended
+        last = now
         if executed != count:
-            count, since, patience = executed, now, 5.0 + 5.0  # ours and that of a loaded machine
-        if now - since > patience:
+            count, waited, patience = executed, 0.0, 5.0 + 5.0  # ours and that of a loaded machine
+        if waited > patience:
             child.send_signal(signal.SIGABRT)  # faulthandler says where it was
             child.wait()
             return "hang", sizes
@@ -215,7 +218,11 @@ def inside(name: str, seconds: float, *, seed: int, engine: str, findings: Path)
                 _plain_comparisons(atheris)
             runner.one(data)
 
-        atheris.Setup([sys.argv[0], *options, "-timeout=60", "-rss_limit_mb=4096", str(corpus)], one)
+        options += [
+            "-timeout=1000000",
+            "-rss_limit_mb=4096",
+        ]  # hangs are seen from outside, where pauses are known
+        atheris.Setup([sys.argv[0], *options, str(corpus)], one)
         atheris.Fuzz()
         return
     runner = Inside(name, findings)
