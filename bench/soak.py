@@ -345,12 +345,14 @@ def judge(watch: Watch, found: dict[str, Any], minutes: float, log: str, code: i
 
 
 def explained(line: str, victim: str) -> bool:
-    """Whether a line of the log tells of an error of the model to which harm was done."""
+    """Whether a line of the log tells of an error of the model to which harm was done, or of its file."""
     try:
         fields = json.loads(line)
     except ValueError:
         return False
-    return isinstance(fields, dict) and fields.get("model") == victim
+    return isinstance(fields, dict) and (
+        fields.get("model") == victim or f"{victim}.gguf" in str(fields.get("error"))
+    )
 
 
 def table(report: dict[str, Any]) -> str:

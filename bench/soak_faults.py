@@ -65,7 +65,7 @@ class Faults:
             began: when it was sent (``time.monotonic``).
         """
         if outcome.fault and began < self._until:
-            return Outcome(f"{outcome.act} (explained)", outcome.status, left=True)
+            return Outcome(f"{outcome.act} (explained, {outcome.status})", 0, left=True)
         return outcome
 
     async def torment(self, until: float) -> None:

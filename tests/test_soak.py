@@ -18,6 +18,7 @@ import soak
 from load_client import Load
 from soak import Sample, Watch, growth, judge, slope
 from soak_clients import Outcome, Visitor, one_response, status_of
+from soak_faults import Faults
 
 
 @pytest.mark.parametrize(
@@ -153,6 +154,18 @@ def test_a_stream_is_timed_wherever_it_is_cut() -> None:
 
     with pytest.raises(RuntimeError, match="429"):
         asyncio.run(refused())
+
+
+def test_only_what_a_fault_explains_may_fail(tmp_path: Path) -> None:
+    faults = Faults(0, Visitor("h", 1, 64, 1), tmp_path / "a", tmp_path / "b", tmp_path, "victim", 1)
+    wrong = Outcome("victim", 500, (200,))
+    faults._until = 10.0
+    assert not faults.excuse(wrong, began=9.0).fault and faults.excuse(wrong, began=11.0).fault
+    assert faults.excuse(Outcome("victim", 200, (200,)), began=9.0).status == 200
+    told = {"event": "request_failed", "error": "/x/victim.gguf was changed while it was in use"}
+    assert soak.explained(json.dumps(told), "victim")
+    assert not soak.explained(json.dumps({**told, "error": "KeyError"}), "victim")
+    assert not soak.explained("Traceback victim.gguf", "victim")
 
 
 @pytest.mark.slow
