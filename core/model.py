@@ -83,7 +83,7 @@ class Described:
             key = self.hparams.last_key
             said = str(exc)  # which may hold a text of the file, of any length
             said = said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]}..."
-            what = f"{type(exc).__name__}: {said}{_place(exc, architecture)}"
+            what = f"{type(exc).__name__}: {said}{_place(exc, architecture.build.__module__)}"
             raise GraphError(
                 f"architecture {spec.name} failed on this file ({what}) after reading "
                 f"{key} = {brief(gguf.get(key))}; the file or the plugin is wrong"
@@ -305,12 +305,12 @@ class LoadedModel:
         self.gguf.close()
 
 
-def _place(exc: BaseException, architecture: Any) -> str:
-    """Where in the plugin's own module an exception arose, for its author; empty where it did not."""
+def _place(exc: BaseException, module: str) -> str:
+    """Where in the plugin's own ``module`` an exception arose, for its author; empty where it did not."""
     place, frame = "", exc.__traceback__
     while frame is not None:
         code = frame.tb_frame.f_code
-        if frame.tb_frame.f_globals.get("__name__") == architecture.build.__module__:
+        if frame.tb_frame.f_globals.get("__name__") == module:
             place = f", {os.path.basename(code.co_filename)} line {frame.tb_lineno}"
         frame = frame.tb_next
     return place

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ggfw import records
@@ -65,6 +65,7 @@ OURS, THEIRS = _classes(records.dataclass), _classes(dataclasses.dataclass)
 VALUES = st.one_of(st.integers(-2, 2), st.text(max_size=2), st.tuples(st.integers(0, 1)))
 
 
+@settings(deadline=None)
 @given(x=VALUES, y=VALUES, x2=VALUES, y2=VALUES, name=st.sampled_from(["Point", "Farther"]))
 def test_comparison_hash_and_representation_are_the_same(x: Any, y: Any, x2: Any, y2: Any, name: str) -> None:
     ours, theirs = OURS[name], THEIRS[name]
