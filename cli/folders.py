@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,6 +86,8 @@ def _model_blob(store: Path, manifest: Path) -> Path | None:
         digest = next(layer["digest"] for layer in layers if layer.get("mediaType") == _OLLAMA_MODEL)
     except (OSError, ValueError, KeyError, TypeError, StopIteration):
         return None  # not a manifest of ours to judge
+    if not re.fullmatch(r"sha256[:-][0-9a-f]{64}", str(digest)):
+        return None  # it would be part of a path
     blob = store / "blobs" / str(digest).replace(":", "-")
     return blob if blob.is_file() else None
 

@@ -179,9 +179,12 @@ def test_folders_of_other_programs(cli: Cli, loaded: ggfw.Model) -> None:
     store = cli.home / ".ollama" / "models"
     manifests = store / "manifests" / "registry.example"
     (store / "blobs").mkdir(parents=True)
-    write_llama(store / "blobs" / "sha256-abc")
-    for name in ("library/tiny/1b", "me/other/latest", "library/gone/1b"):
-        digest = "sha256:none" if "gone" in name else "sha256:abc"
+    known = "a1" * 32
+    write_llama(store / "blobs" / f"sha256-{known}")
+    write_llama(cli.home / "secret.gguf")
+    digests = {"gone": f"sha256:{'0' * 64}", "evil": "../../../secret.gguf"}
+    for name in ("library/tiny/1b", "me/other/latest", "library/gone/1b", "library/evil/1b"):
+        digest = next((d for word, d in digests.items() if word in name), f"sha256:{known}")
         (manifests / name).parent.mkdir(parents=True, exist_ok=True)
         layers = [
             {"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:x"},
@@ -191,7 +194,7 @@ def test_folders_of_other_programs(cli: Cli, loaded: ggfw.Model) -> None:
     (manifests / "library" / "tiny" / "junk").write_text("no JSON")
     rows = {row["id"]: row for row in json.loads(cli("list", "--json").out)}
     assert list(rows) == ["me/other:latest", "me/repo/repo", "models", "tiny:1b"]
-    assert rows["tiny:1b"]["path"] == str(store / "blobs" / "sha256-abc")
+    assert rows["tiny:1b"]["path"] == str(store / "blobs" / f"sha256-{known}")
     ids = json.loads(cli("tokenize", "tiny:1b", "hello", "--json").out)
     assert ids == loaded.tokenize("hello")
 
