@@ -69,7 +69,7 @@ def calls_per_token(path: Path) -> float:
             totals = []
             for n in (10, 20):
                 tries = []
-                for _ in range(7):  # the fewest: handing events to a waiting reader takes calls of its own
+                for _ in range(25):  # the fewest: waiting, and waking who waits, takes calls of its own
                     counted = 0
                     model.generate(ids, max_tokens=n, temperature=0, ignore_eos=True)
                     tries.append(counted)
