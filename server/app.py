@@ -28,6 +28,8 @@ REQUEST_TIMEOUT = 120
 GRACE = 30.0
 #: Seconds that answers get to come to their end once their connections have been closed.
 SETTLE = 1.0
+#: Seconds from the end of starting to the first request that is let in: by then the main loop runs.
+OPENING = 0.05
 #: Seconds between two looks at which models may be unloaded.
 EXPIRY = 5.0
 #: Bytes a body may have: more text than a context of half a million tokens takes, and little enough that none costs
@@ -86,7 +88,7 @@ def create_app(
     """
     own_pool = pool is not None
     pool = pool or _pool_of(model, id, max_queue)
-    app = Sanic(name or f"ggfw-{secrets.token_hex(4)}", configure_logging=False)
+    app = _Application(name or f"ggfw-{secrets.token_hex(4)}", configure_logging=False)
     app.config.RESPONSE_TIMEOUT = RESPONSE_TIMEOUT
     app.config.REQUEST_TIMEOUT = REQUEST_TIMEOUT
     app.config.REQUEST_MAX_SIZE = max_body
@@ -123,6 +125,27 @@ def create_app(
     return app
 
 
+class _Application(Sanic):
+    """Sanic's, but for signals that come while it starts: between its first answer and its main loop they would end
+    what runs then instead, or be lost. So requests wait until the main loop runs, and so does the end."""
+
+    def stop(self, terminate: bool = True, unregister: bool = False) -> None:
+        """See Sanic; while it starts, this is done when it has started."""
+        if getattr(self.ctx, "ggfw_starting", False):
+            self.ctx.ggfw_told = (terminate, unregister)
+        else:
+            super().stop(terminate, unregister)
+
+    async def started(self) -> None:
+        """Let requests in when the main loop runs, and end it if that was asked for meanwhile."""
+        await asyncio.sleep(OPENING)
+        self.ctx.ggfw_starting = False
+        if (opening := getattr(self.ctx, "ggfw_opening", None)) is not None:
+            opening.set()
+        if (told := getattr(self.ctx, "ggfw_told", None)) is not None:
+            super().stop(*told)
+
+
 def _watch(app: Sanic) -> None:
     """Unload models whose time is over, and take no new work while the server is being stopped."""
 
@@ -139,6 +162,8 @@ def _watch(app: Sanic) -> None:
     @app.after_server_start
     async def _begin(app: Sanic) -> None:
         app.ctx.ggfw_expiry = asyncio.ensure_future(expire())
+        if isinstance(app, _Application):
+            app.ctx.ggfw_started = asyncio.ensure_future(app.started())
 
     @app.before_server_stop
     async def _ending(app: Sanic) -> None:
@@ -243,5 +268,13 @@ def serve(app: Sanic, host: str = "127.0.0.1", port: int = 8080, *, sock: Any = 
         host, port: where to listen.
         sock: a listening socket to use instead, of the internet or of Unix.
     """
+    if isinstance(app, _Application):
+        app.ctx.ggfw_starting, app.ctx.ggfw_opening = True, asyncio.Event()
+
+        @app.on_request(priority=1000)
+        async def _wait(request: Any) -> None:
+            if app.ctx.ggfw_starting:
+                await app.ctx.ggfw_opening.wait()
+
     where = {"sock": sock} if sock is not None else {"host": host, "port": port}
     app.run(**where, single_process=True, access_log=False, motd=False)

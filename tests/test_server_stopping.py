@@ -106,3 +106,37 @@ def test_a_second_interrupt_does_not_wait(child: Child) -> None:
     assert time.monotonic() - begun < 1.5
     assert "Task was destroyed" not in said and "Traceback" not in said
     stream.close()
+
+
+def test_a_signal_right_after_the_first_answer_is_heard() -> None:
+    for _ in range(3):
+        child = Child()
+        try:
+            wait_until(child.answers, 20)
+            child.process.send_signal(signal.SIGTERM)
+            assert child.process.wait(timeout=20) == 0
+        finally:
+            child.process.kill()
+            child.process.communicate()
+
+
+STARTING = SERVER.replace(
+    "    serve(create_app(model, grace=20)",
+    """    import asyncio, os, signal
+    app = create_app(model, grace=20)
+    @app.after_server_start
+    async def told_while_starting(app):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.02)
+    serve(app""",
+)
+
+
+def test_a_signal_while_it_starts_ends_it_in_good_order() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    done = subprocess.run(
+        [sys.executable, "-c", STARTING, str(port)], capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")

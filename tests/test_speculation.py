@@ -500,6 +500,7 @@ class Watcher:
 def test_nothing_is_guessed_while_prompts_are_read() -> None:
     """There, a row of a guess takes a row of a prompt's time, and the budget is full."""
     model = FakeModel(endless=True, n_ctx=1024, n_parallel=2, max_rows=16)
+    model.executor.delay = 0.002  # the long request must not end before the other one has come
     engine = Engine(model)
     watcher = Watcher(engine)
     engine.scheduler.speculator = watcher  # type: ignore[assignment]
