@@ -271,10 +271,11 @@ def serve(app: Sanic, host: str = "127.0.0.1", port: int = 8080, *, sock: Any = 
     if isinstance(app, _Application):
         app.ctx.ggfw_starting, app.ctx.ggfw_opening = True, asyncio.Event()
 
-        @app.on_request(priority=1000)
-        async def _wait(request: Any) -> None:
+        async def wait(request: Any) -> None:
             if app.ctx.ggfw_starting:
                 await app.ctx.ggfw_opening.wait()
+
+        app.register_middleware(wait, "request", priority=1000)
 
     where = {"sock": sock} if sock is not None else {"host": host, "port": port}
     app.run(**where, single_process=True, access_log=False, motd=False)
