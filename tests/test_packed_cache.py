@@ -213,3 +213,22 @@ def test_a_file_is_watched_before_its_weights_settle(
     assert _logits(model, cache)[1]
     (stored,) = _files(tmp_path / "packed")
     assert seen[-2:] == [stored, "settle"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a mapped file cannot be cut short there")
+def test_a_watch_over_a_mapping_that_has_gone_takes_no_fault_from_others(tmp_path: Path) -> None:
+    lib, ffi, size = native().lib, native().ffi, 64 << 10
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * size)
+    data = np.memmap(path, np.uint8, "r")
+    address = data.ctypes.data
+    # The stale one begins before the mapping and ends behind it.
+    stale = lib.ggfw_file_watch(ffi.cast("void *", address - 4096), size + 8192)
+    own = lib.ggfw_file_watch(ffi.cast("void *", address), size)
+    try:
+        os.truncate(path, 0)
+        assert int(data.sum()) == 0
+        assert lib.ggfw_file_failed(own)
+    finally:
+        lib.ggfw_file_unwatch(stale)
+        lib.ggfw_file_unwatch(own)

@@ -31,9 +31,9 @@ class FileGuard:
     """
 
     def __init__(self, native: Native, gguf: GGUF) -> None:
+        self._watches: list[tuple[Path, int]] = []
         self._lib = native.lib
         self._broken = ""
-        self._watches: list[tuple[Path, int]] = []
         self._stats: list[tuple[Path, tuple[int, ...]]] = []
         self._native = native
         for path, data in gguf.mappings:
@@ -74,6 +74,10 @@ class FileGuard:
             self._lib.ggfw_file_unwatch(number)
         self._watches.clear()
         self._stats.clear()
+
+    def __del__(self) -> None:
+        """A model that failed to load closes nothing; its watch must not outlive its mapping."""
+        self.close()
 
 
 def _stat(path: Path) -> tuple[int, ...] | None:

@@ -49,15 +49,17 @@ static _Atomic uintptr_t page_size;
 static void handle(int number, siginfo_t *info, void *context) {
     (void)context;
     uintptr_t at = (uintptr_t)info->si_addr, page = atomic_load(&page_size);
+    uintptr_t last = 0; /* the nearest end: a watch may outlive its mapping, and lie over later ones */
     for (int i = 0; i < MAX_WATCHES; i++) {
-        watch *w = &watches[i];
-        uintptr_t begin = atomic_load(&w->begin), end = atomic_load(&w->end);
+        uintptr_t begin = atomic_load(&watches[i].begin), end = atomic_load(&watches[i].end);
         if (begin == 0 || at < begin || at >= end) continue;
+        atomic_store(&watches[i].failed, 1);
+        if (last == 0 || end < last) last = end;
+    }
+    if (last != 0) {
         uintptr_t first = at / page * page;
-        size_t n = (size_t)((end - first + page - 1) / page * page);
-        if (mmap((void *)first, n, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) break;
-        atomic_store(&w->failed, 1);
-        return;
+        size_t n = (size_t)((last - first + page - 1) / page * page);
+        if (mmap((void *)first, n, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) return;
     }
     sigaction(number, &before, NULL); /* not ours: the read faults again, and the handler before sees it */
 }

