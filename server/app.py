@@ -28,8 +28,6 @@ REQUEST_TIMEOUT = 120
 GRACE = 30.0
 #: Seconds that answers get to come to their end once their connections have been closed.
 SETTLE = 1.0
-#: Seconds from the end of starting to the first request that is let in: by then the main loop runs.
-OPENING = 0.05
 #: Seconds between two looks at which models may be unloaded.
 EXPIRY = 5.0
 #: Bytes a body may have: more text than a context of half a million tokens takes, and little enough that none costs
@@ -136,14 +134,18 @@ class _Application(Sanic):
         else:
             super().stop(terminate, unregister)
 
-    async def started(self) -> None:
-        """Let requests in when the main loop runs, and end it if that was asked for meanwhile."""
-        await asyncio.sleep(OPENING)
+    def set_serving(self, serving: bool) -> None:
+        """See Sanic, which says so when nothing is left to do before its main loop; that runs what is put in here."""
+        super().set_serving(serving)
+        if serving and getattr(self.ctx, "ggfw_starting", False):
+            self.loop.call_soon(self._started)
+
+    def _started(self) -> None:
+        """Let requests in, and end the main loop if that was asked for meanwhile."""
         self.ctx.ggfw_starting = False
-        if (opening := getattr(self.ctx, "ggfw_opening", None)) is not None:
-            opening.set()
+        self.ctx.ggfw_opening.set()
         if (told := getattr(self.ctx, "ggfw_told", None)) is not None:
-            super().stop(*told)
+            self.stop(*told)
 
 
 def _watch(app: Sanic) -> None:
@@ -162,8 +164,6 @@ def _watch(app: Sanic) -> None:
     @app.after_server_start
     async def _begin(app: Sanic) -> None:
         app.ctx.ggfw_expiry = asyncio.ensure_future(expire())
-        if isinstance(app, _Application):
-            app.ctx.ggfw_started = asyncio.ensure_future(app.started())
 
     @app.before_server_stop
     async def _ending(app: Sanic) -> None:
