@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ggfw import Model
     from ggfw.footprint import Footprint
     from ggfw.models import ModelEntry
-    from ggfw.server.pool import Entry
+    from ggfw.server.entries import Entry
 
 __all__ = ["SIZE", "serve_verb"]
 
@@ -222,7 +222,7 @@ class _Served:
             terminal.say(f"ggfw: {warning}")
 
     def _entry(self, id: str, path: Path, names: set[str], found: ModelEntry) -> Entry:
-        from ggfw.server.pool import Entry
+        from ggfw.server.entries import Entry
 
         return Entry(
             id,

@@ -14,128 +14,17 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ggfw.errors import ModelFileError, ModelNotFound
-from ggfw.footprint import Footprint
 from ggfw.library import Model
+from ggfw.server.entries import Entry, Slot, bytes_of, facts_of
 from ggfw.server.room import LoadWatch, Room
-from ggfw.server.views import with_template
 from ggfw.threads import start_if_possible
 
 #: Seconds a model stays loaded without requests, where nobody says otherwise: for ever.
 KEEP_ALIVE = -1.0
-
-
-@dataclass(eq=False)
-class Slot:
-    """A loaded model and those who use it.
-
-    Args:
-        model: what was loaded.
-        owned: whether the pool closes it.
-        n_bytes: memory it takes, as told beforehand; 0: nobody knows.
-        load_seconds: what loading it took.
-        users: requests that use it now.
-        used: the pool's clock when somebody used it last.
-        retired: whether it is no longer the entry's model, and goes when nobody uses it any more.
-        views: the model under other chat templates, by their sources.
-    """
-
-    model: Model
-    owned: bool = True
-    n_bytes: int = 0
-    load_seconds: float = 0.0
-    users: int = 0
-    used: float = 0.0
-    retired: bool = False
-    views: dict[str, Model] = field(default_factory=dict)
-
-    def seen_by(self, entry: Entry) -> Model:
-        """The model as a derived one has it: with its own chat template."""
-        source = entry.preset.get("template")
-        if not source:
-            return self.model
-        if source not in self.views:
-            self.views[source] = with_template(self.model, source)
-        return self.views[source]
-
-
-@dataclass
-class Entry:
-    """One model that can be asked for.
-
-    Args:
-        id: what lists call it.
-        load: makes the model; called in a thread, by one caller at a time; with ``ctx=`` where the context had to be
-            made to fit.
-        owned: whether the pool closes what ``load`` made.
-        aliases: other names.
-        facts: for lists while it is not loaded: ``path``, ``size_bytes``, ``architecture``, ``quant``, ``n_ctx_train``…
-        footprint: tells what memory it would take; None: nobody knows.
-        check: raises where its file must not be read.
-        slot: the loaded model.
-        expires: seconds of the pool's clock after which it may be unloaded; None: never.
-        users: requests that use it now, or wait for it.
-        created: Unix time.
-        loading: under way, for those who wait.
-        watch: how far loading has come.
-        reserved: bytes that are kept free for it while it is being loaded.
-        preset: what a derived model adds: ``from``, ``system``, ``messages``, ``options``, ``num_ctx``, ``template``.
-        base: the model that answers for a derived one.
-        revive: gives a derived one again once its base is gone, or raises.
-    """
-
-    id: str
-    load: Callable[..., Model]
-    owned: bool = True
-    aliases: frozenset[str] = frozenset()
-    facts: dict[str, Any] = field(default_factory=dict)
-    footprint: Callable[[], Footprint] | None = None
-    check: Callable[[], None] = lambda: None
-    slot: Slot | None = None
-    expires: float | None = None
-    users: int = 0
-    created: int = field(default_factory=lambda: int(time.time()))
-    loading: asyncio.Future[None] | None = None
-    watch: LoadWatch | None = None
-    reserved: int = 0
-    preset: dict[str, Any] = field(default_factory=dict)
-    base: Entry | None = None
-    revive: Callable[[], Entry] | None = None
-
-    @property
-    def model(self) -> Model | None:
-        """The loaded model, of a derived one the model it was made from."""
-        slot = (self.base or self).slot
-        return None if slot is None else slot.model
-
-    @property
-    def load_seconds(self) -> float:
-        """What loading it took; 0 while it is not loaded."""
-        return self.slot.load_seconds if self.slot is not None else 0.0
-
-    @property
-    def state(self) -> str:
-        """``loaded``, ``loading`` or ``available``."""
-        own = self.base or self
-        return "loading" if own.loading is not None else "loaded" if own.slot is not None else "available"
-
-    @property
-    def names(self) -> set[str]:
-        """Everything it can be called, in lower case."""
-        return {name.lower() for name in (self.id, *self.aliases)}
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """Facts for lists: of the loaded model, else of the file."""
-        if self.base is not None:
-            return {**self.base.info, **self.facts}
-        if self.slot is None:
-            return self.facts
-        return {**self.facts, **{k: v for k, v in self.slot.model.info.items() if v is not None}}
 
 
 class Lease:
@@ -282,10 +171,10 @@ class Pool:
         for entry in tuple(self.entries.values()):
             if self._is_gone(entry):
                 self._forget(entry)
-        paths = {path: entry for entry in tuple(self.entries.values()) if (path := _real_path(entry))}
+        paths = {path: entry for entry in tuple(self.entries.values()) if (path := entry.real_path)}
         taken = {name for entry in tuple(self.entries.values()) for name in entry.names}
         for new in found:
-            old = paths.get(_real_path(new))
+            old = paths.get(new.real_path)
             if old is None and new.id.lower() not in taken:
                 self.log("model_found", {"model": new.id})
                 self.add(new)
@@ -295,7 +184,7 @@ class Pool:
 
     def _is_gone(self, entry: Entry) -> bool:
         idle = entry.slot is None and entry.loading is None and not entry.users and entry is not self.default
-        path = _real_path(entry)
+        path = entry.real_path
         return bool(idle and path and not os.path.exists(path))
 
     def _forget(self, entry: Entry) -> None:
@@ -481,12 +370,6 @@ def _free(models: list[Model]) -> None:
     gc.collect()
 
 
-def _real_path(entry: Entry) -> str:
-    """Where the file of a model lies, links resolved; empty: it has none of its own."""
-    path = entry.facts.get("path")
-    return os.path.realpath(path) if path and entry.base is None else ""
-
-
 def file_failed(error: BaseException | None) -> bool:
     """Whether an error, or what caused it, is that of a model file that changed while it was in use."""
     while error is not None:
@@ -494,20 +377,3 @@ def file_failed(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def bytes_of(model: Model) -> int:
-    """Memory that a loaded model takes, as told from its file; 0: nobody knows."""
-    from ggfw.gguf import GGUF
-
-    if not isinstance(model.gguf, GGUF):
-        return 0
-    n_parallel, repack = model.engine.scheduler.n_parallel, model.loaded.repack
-    return Footprint.of(model.gguf, ctx=model.n_ctx, n_parallel=n_parallel, repack=repack).needed()
-
-
-def facts_of(model: Model) -> dict[str, Any]:
-    """What lists say about a model besides its ``info``."""
-    from ggfw.gguf import GGUF, analyze
-
-    return {"quant": analyze(model.gguf).quantization} if isinstance(model.gguf, GGUF) else {}

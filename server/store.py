@@ -21,8 +21,9 @@ from typing import Any
 from ggfw.errors import GgfwError, InvalidRequest, ModelNotFound
 from ggfw.footprint import Footprint
 from ggfw.library import Model
+from ggfw.server.entries import Entry
 from ggfw.server.errors import Conflict, DiskShort, Forbidden
-from ggfw.server.pool import Entry, Pool
+from ggfw.server.pool import Pool
 
 #: Names of models: parts like file names that do not begin with a dot, and perhaps a tag.
 NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*){0,3}(?::[\w.-]+)?")

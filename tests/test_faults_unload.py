@@ -15,7 +15,8 @@ from tiny_models import write_llama
 
 import ggfw
 from ggfw.library import Model
-from ggfw.server.pool import Entry, Pool
+from ggfw.server.entries import Entry
+from ggfw.server.pool import Pool
 
 
 @pytest.fixture

@@ -20,8 +20,9 @@ from ggfw.errors import GgfwError, ModelNotFound
 from ggfw.library import Model
 from ggfw.server import create_app
 from ggfw.server.confine import Confined
+from ggfw.server.entries import Entry
 from ggfw.server.errors import Forbidden
-from ggfw.server.pool import Entry, Pool
+from ggfw.server.pool import Pool
 from ggfw.server.store import Store
 
 pytest_plugins = ["cli_support"]

@@ -29,7 +29,8 @@ from ggfw.errors import GgfwError, ModelNotFound
 from ggfw.footprint import Footprint, MemoryShort
 from ggfw.library import Model
 from ggfw.server import create_app
-from ggfw.server.pool import Entry, Pool
+from ggfw.server.entries import Entry
+from ggfw.server.pool import Pool
 
 pytest_plugins = ["cli_support"]
 

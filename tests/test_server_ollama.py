@@ -16,8 +16,9 @@ from served import HI, ONE_CALL, TOOLS_CHATML, TWO_CALLS, Served, function
 
 from ggfw.library import Model
 from ggfw.server import create_app
+from ggfw.server.entries import Entry
 from ggfw.server.families.ollama_fields import seconds_of
-from ggfw.server.pool import Entry, Pool
+from ggfw.server.pool import Pool
 from ggfw.server.store import Store
 
 

@@ -16,13 +16,14 @@ from ggfw.result import Result
 from ggfw.server.answers import Answers, answering
 from ggfw.server.constrained import ConstraintFields
 from ggfw.server.endpoint import endpoint
+from ggfw.server.entries import Entry
 from ggfw.server.families.openai_chat import PROGRESS as PROMPT_PROGRESS
 from ggfw.server.families.openai_chat import call_object, delta_object
 from ggfw.server.families.openai_models import model_row
 from ggfw.server.fields import Body, Messages, ReasoningFields, SamplingFields, StreamFields, ToolList
 from ggfw.server.figures import prompt_progress, timings_so_far
 from ggfw.server.generation import Generation, own_places, with_system
-from ggfw.server.pool import Entry, Lease, Pool
+from ggfw.server.pool import Lease, Pool
 from ggfw.server.state import served
 from ggfw.server.streams import COMMENT, event, send
 from ggfw.server.tool_choice import allowed_tools

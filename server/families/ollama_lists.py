@@ -14,11 +14,12 @@ import ggfw
 from ggfw.errors import InvalidRequest
 from ggfw.library import Model
 from ggfw.server.endpoint import endpoint
+from ggfw.server.entries import Entry
 from ggfw.server.families.ollama_chat import now
 from ggfw.server.families.ollama_fields import LONGEST
 from ggfw.server.fields import Body
 from ggfw.server.infill import can_infill
-from ggfw.server.pool import Entry, Pool
+from ggfw.server.pool import Pool
 from ggfw.server.state import served
 from ggfw.server.views import glimpse, with_template
 

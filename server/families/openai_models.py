@@ -9,7 +9,7 @@ from sanic import Blueprint, Request
 from sanic.response import HTTPResponse, json
 
 from ggfw.server.endpoint import endpoint
-from ggfw.server.pool import Entry
+from ggfw.server.entries import Entry
 from ggfw.server.state import served
 
 openai_models = Blueprint("openai-models")
