@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from peers_build import Build, PeersError
@@ -199,6 +199,19 @@ def _peak_memory(outcome: Outcome) -> float:
 
 # ---------------------------------------------------------------------------------------------- measures
 
+_DECODE = Measure(
+    "decode",
+    "decode {new} tokens at depth {depth}",
+    "tok/s",
+    True,
+    lambda build, task, fa: _llama_bench(build, task, fa, 0, task.lengths.new, task.lengths.depth),
+    lambda command, task: _ggfw_bench(
+        command, task, max(1, task.lengths.depth), task.lengths.new, [], task.repeat
+    ),
+    lambda out: parse_llama_bench(out.stdout),
+    lambda out: parse_ggfw_bench(out.stdout, "decode_tokens_per_second"),
+)
+
 MEASURES: dict[str, Measure] = {
     measure.name: measure
     for measure in (
@@ -212,18 +225,7 @@ MEASURES: dict[str, Measure] = {
             lambda out: parse_llama_bench(out.stdout),
             lambda out: parse_ggfw_bench(out.stdout, "prompt_tokens_per_second"),
         ),
-        Measure(
-            "decode",
-            "decode {new} tokens at depth {depth}",
-            "tok/s",
-            True,
-            lambda build, task, fa: _llama_bench(build, task, fa, 0, task.lengths.new, task.lengths.depth),
-            lambda command, task: _ggfw_bench(
-                command, task, max(1, task.lengths.depth), task.lengths.new, [], task.repeat
-            ),
-            lambda out: parse_llama_bench(out.stdout),
-            lambda out: parse_ggfw_bench(out.stdout, "decode_tokens_per_second"),
-        ),
+        _DECODE,
         Measure(
             "parallel",
             "decode {parallel} sequences, {parallel_prompt}+{parallel_new}",
@@ -252,19 +254,8 @@ MEASURES: dict[str, Measure] = {
             lambda out: parse_batched_bench(out.stdout),
             lambda out: parse_ggfw_bench_any(out.stdout, "decode_tokens_per_second"),
         ),
-        Measure(
-            "busy",
-            "decode {new} tokens beside a busy process",
-            "tok/s",
-            True,
-            lambda build, task, fa: _llama_bench(build, task, fa, 0, task.lengths.new, task.lengths.depth),
-            lambda command, task: _ggfw_bench(
-                command, task, max(1, task.lengths.depth), task.lengths.new, [], task.repeat
-            ),
-            lambda out: parse_llama_bench(out.stdout),
-            lambda out: parse_ggfw_bench(out.stdout, "decode_tokens_per_second"),
-            beside=True,
-        ),
+        # The same commands as for decode; what differs is what runs beside them.
+        replace(_DECODE, name="busy", title="decode {new} tokens beside a busy process", beside=True),
         Measure(
             "start",
             "start to first token, context {ctx}",
