@@ -133,8 +133,8 @@ class Engine:
         Apart from the prompt each request is a request like any other: give each its own seed, parser and constraint.
 
         Raises:
-            InvalidRequest: there are none, or their prompts differ; besides the errors of :meth:`submit`, with none
-                of them queued.
+            InvalidRequest: there are none, their prompts differ, or they share a constraint that cannot be copied;
+                besides the errors of :meth:`submit`, with none of them queued.
         """
         self._check_process()
         if not requests:
@@ -142,6 +142,15 @@ class Engine:
         first = requests[0]
         if any(other.prompt != first.prompt or other.cache_key != first.cache_key for other in requests[1:]):
             raise InvalidRequest("choices have one prompt, but these requests have several", param="n")
+        # One that can be copied is, for each of them; another would be advanced by all.
+        given = [request.constraint for request in requests if request.constraint is not None]
+        single = [id(constraint) for constraint in given if not hasattr(constraint, "copy")]
+        if len(set(single)) < len(single):
+            raise InvalidRequest(
+                "several choices have one constraint, which they would all advance; give it a method copy, or each "
+                "choice one of its own",
+                param="constraint",
+            )
         choices = [self._intake.take(first)]
         for request in requests[1:]:
             request.prompt, request.of_text = first.prompt, False

@@ -15,7 +15,7 @@ from ggfw.request import Request, check_logprobs, check_max_tokens, check_timeou
 from ggfw.running import Running
 from ggfw.sampling import SamplerFactory, StopStrings
 from ggfw.sampling.constrained import ConstrainedSampler
-from ggfw.sampling.constraint import Foreseeing, MaskedConstraint
+from ggfw.sampling.constraint import Foreseeing, MaskedConstraint, own_constraint
 
 if TYPE_CHECKING:
     from ggfw.descriptors import SamplerStage
@@ -120,7 +120,7 @@ class Intake:
 
     def start(self, work: Running) -> None:
         """Give an admitted request its sampler: native where possible, else a host row."""
-        request, setup, constraint = work.request, work.setup, work.request.constraint
+        request, setup, constraint = work.request, work.setup, own_constraint(work.request.constraint)
         native = setup.host_reason is None
         if isinstance(constraint, MaskedConstraint):
             chain: Any = None

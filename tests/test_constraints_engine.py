@@ -296,3 +296,34 @@ def test_a_schema_nested_deeply_is_refused(http: httpx.Client) -> None:
 
 def test_constraints_of_one_model_know_one_vocabulary(model: Model) -> None:
     assert isinstance(model.compiler, Compiler) and model.compiler is model.compiler
+
+
+def test_one_constraint_serves_every_answer_it_is_given_to(model: Model) -> None:
+    constraint = model.compiler.compile(Grammar.regex("[a-c]{8}"))
+    options: dict[str, Any] = {"constraint": constraint, "max_tokens": 20, "seed": 1}
+    alone = [model.generate([5, 6, 7], **options).text for _ in range(2)]
+    together = [choice.text for choice in model.generate_choices([5, 6, 7], 3, **options)]
+    assert alone[0] == alone[1] == together[0]
+    assert all(len(text) == 8 and set(text) <= set("abc") for text in together)
+    assert constraint.n_tokens == 0
+
+
+def test_choices_do_not_advance_one_constraint_together(model: Model) -> None:
+    class Counted:
+        n = 0
+
+        def allows(self, token: int) -> bool:
+            return token == 70 + self.n
+
+        def accept(self, token: int) -> None:
+            self.n += 1
+
+        def first_bytes(self) -> list[bool]:
+            return [True] * 256
+
+        def first_byte(self, token: int) -> int:
+            return 0
+
+    with pytest.raises(InvalidRequest, match="copy"):
+        model.generate_choices([5, 6], 2, constraint=Counted(), max_tokens=3)
+    assert model.generate([5, 6], constraint=Counted(), max_tokens=3).token_ids == (70, 71, 72)

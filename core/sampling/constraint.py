@@ -13,7 +13,11 @@ from ggfw.sampling.arithmetic import F32, NEG_INF, Ids
 
 @runtime_checkable
 class Constraint(Protocol):
-    """What may come next. The sampler draws first and asks once; only on refusal does it sweep the vocabulary."""
+    """What may come next. The sampler draws first and asks once; only on refusal does it sweep the vocabulary.
+
+    One with a method ``copy`` (an independent constraint in the same state) stays as it is: each answer has a copy of
+    its own. Without it the constraint serves one answer, which advances it.
+    """
 
     def allows(self, token: int) -> bool:
         """Whether ``token`` may come next; a pure question, the state does not change."""
@@ -69,6 +73,12 @@ class Foreseeing(Protocol):
     def allowed_prefix(self, tokens: Sequence[int]) -> int:
         """How many of ``tokens`` may follow one after the other; the state does not change."""
         ...
+
+
+def own_constraint(constraint: Constraint | None) -> Constraint | None:
+    """The constraint for one answer: a copy where there can be one, else ``constraint`` itself."""
+    copy = getattr(constraint, "copy", None)
+    return copy() if callable(copy) else constraint  # type: ignore[no-any-return]
 
 
 def masked_row(row: F32, constraint: MaskedConstraint) -> F32 | None:
