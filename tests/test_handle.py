@@ -17,6 +17,12 @@ def _handle() -> Handle:
     return Handle("one", lambda: None)
 
 
+def _reader() -> tuple[Handle, list[str], asyncio.Future[None]]:
+    """A handle, the pieces read from it so far, and the task that reads them."""
+    handle, got = _handle(), list[str]()
+    return handle, got, asyncio.ensure_future(_read(handle, got))
+
+
 async def _read(handle: Handle, got: list[str]) -> None:
     async for delta in handle:
         assert isinstance(delta, TextDelta)
@@ -27,8 +33,7 @@ def test_the_first_delta_comes_at_once_and_later_ones_together(monkeypatch: pyte
     monkeypatch.setattr(ggfw.handle, "PAUSE", 0.2)
 
     async def main() -> None:
-        handle, got = _handle(), list[str]()
-        reading = asyncio.ensure_future(_read(handle, got))
+        handle, got, reading = _reader()
         handle._push([TextDelta("a")])
         await asyncio.sleep(0.02)
         assert got == ["a"]
@@ -53,8 +58,7 @@ def test_the_end_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ggfw.handle, "PAUSE", 60.0)
 
     async def main() -> None:
-        handle, got = _handle(), list[str]()
-        reading = asyncio.ensure_future(_read(handle, got))
+        handle, got, reading = _reader()
         handle._push([TextDelta("a")])
         await asyncio.sleep(0.02)
         handle._push([TextDelta("b")])
@@ -75,8 +79,7 @@ def test_a_reader_that_goes_away_while_it_rests_leaves_nothing_behind(
     monkeypatch.setattr(ggfw.handle, "PAUSE", 60.0)
 
     async def main() -> None:
-        handle, got = _handle(), list[str]()
-        reading = asyncio.ensure_future(_read(handle, got))
+        handle, got, reading = _reader()
         handle._push([TextDelta("a")])
         await asyncio.sleep(0.02)
         reading.cancel()

@@ -5,11 +5,13 @@ Bounds: 2 s of CPU and, at its peak, 64 MiB above the idle process for each requ
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,14 +22,21 @@ pytestmark = pytest.mark.skipif(not LINUX, reason="reads what a process costs fr
 CPU_SECONDS, BYTES = 2.0, 64 << 20
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    path = write_model(tmp_path_factory.mktemp("model") / "m.gguf")
+@contextlib.contextmanager
+def warm_server(folder: Path) -> Iterator[ServerProcess]:
+    """A server process that has answered before it is measured, and still answers at the end."""
+    path = write_model(folder / "m.gguf")
     with ServerProcess(path, "--parallel", "2", "--max-queue", "16", "--threads", "1") as process:
         for _ in range(3):
             process.alive()
         yield process
         process.alive()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with warm_server(tmp_path_factory.mktemp("model")) as process:
+        yield process
 
 
 def schema(value: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from server_process import LINUX, ServerProcess, write_model
-from test_pressure import BYTES, CPU_SECONDS, function, nested
+from server_process import LINUX, ServerProcess
+from test_pressure import BYTES, CPU_SECONDS, function, nested, warm_server
 
 pytestmark = [
     pytest.mark.slow,
@@ -135,15 +135,11 @@ ASKED: dict[str, tuple[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    path = write_model(tmp_path_factory.mktemp("model") / "m.gguf")
-    with ServerProcess(path, "--parallel", "2", "--max-queue", "16", "--threads", "1") as process:
-        for _ in range(3):
-            process.alive()
+    with warm_server(tmp_path_factory.mktemp("model")) as process:
         model = process.http.get("/v1/models").json()["data"][0]["id"]
         process.http.post("/v1/embeddings", json={"input": "a"})
         process.http.post("/api/chat", json={"model": model, "messages": HI, "options": {"num_predict": 1}})
         yield process
-        process.alive()
 
 
 @pytest.mark.parametrize("name", list(ASKED))
