@@ -99,7 +99,8 @@ class PackedCache:
 
     def _write(self, key: bytes, data: np.ndarray, native: Any) -> None:
         path = self.path(key)
-        unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+        # No process's number: those of two containers that share the folder are the same.
+        unfinished = path.with_name(f"{path.name}.{os.urandom(6).hex()}.part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._make_room(data.size)

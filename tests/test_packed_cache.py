@@ -232,3 +232,20 @@ def test_a_watch_over_a_mapping_that_has_gone_takes_no_fault_from_others(tmp_pat
     finally:
         lib.ggfw_file_unwatch(stale)
         lib.ggfw_file_unwatch(own)
+
+
+def test_two_processes_of_one_number_do_not_write_into_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers that share a folder have the same process numbers."""
+    replace, seen = Path.replace, []
+
+    def noting(self: Path, target: Path) -> Path:
+        seen.append(self)
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", noting)
+    for _ in range(2):
+        _store(PackedCache(tmp_path, 64), KEY, 100)
+    assert len(set(seen)) == 2
+    assert [path.suffix for path in _files(tmp_path)] == [".packed"]
