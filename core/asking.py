@@ -13,6 +13,7 @@ from ggfw.errors import ContextLengthExceeded, InvalidRequest
 if TYPE_CHECKING:
     from ggfw.chat.skill_handle import SkillHandle
     from ggfw.chat.template import Prompt
+    from ggfw.constraints import Grammar
     from ggfw.handle import Handle
     from ggfw.library import Messages, Model
     from ggfw.request import Request
@@ -90,6 +91,8 @@ def chat_request(
     request.parser = dialect.parser(prompt.text, offered, assured=calls is not None)
     before = dialect.reasoning if calls is None else dialect.reasoning_before_calls
     constraint = request.constraint if calls is None else calls
+    if calls is None and constraint is not None and offered:
+        constraint = _answer_or_calls(model, offered, constraint, prompt.text, more)
     if constraint is not None:
         from ggfw.constraints import after_reasoning
 
@@ -115,17 +118,46 @@ def _call_constraint(model: Model, tools: Tools, given: Constraint | None) -> Co
                 "tool_choice asks for a call, which the answer's own schema or grammar rules out",
                 "tool_choice",
             )
-        return None  # the answer is what that grammar says, and so no call
+        return None  # see _answer_or_calls
+    return model.compiler.compile(_call_grammar(model, tools, required=tools.required))
+
+
+def _call_grammar(model: Model, tools: Tools, *, required: bool) -> Grammar:
     tokenizer = model.tokenizer
 
     def control(text: str) -> int | None:
         ids = tokenizer.encode(text, add_special=False, parse_special=True)
         return ids[0] if len(ids) == 1 and tokenizer.is_mark(ids[0]) else None
 
-    grammar = model.dialect.call_grammar(
-        tools, required=tools.required, parallel=not tools.single, strict=False, control=control
+    return model.dialect.call_grammar(
+        tools, required=required, parallel=not tools.single, strict=False, control=control
     )
-    return model.compiler.compile(grammar)
+
+
+def _answer_or_calls(
+    model: Model, tools: Tools, given: Constraint, prompt: str, options: Mapping[str, Any]
+) -> Constraint:
+    """The constraint on an answer that is to be JSON where tools are offered, too: it may be calls instead.
+
+    A schema says what the last answer of a conversation looks like; programs send it with each request on the way
+    there. Any other grammar (GBNF, a regular expression, a choice) means all that is written, and stays as it is.
+
+    Args:
+        given: what the answer must look like.
+        prompt: the rendered prompt.
+        options: of the request, among them what ``given`` was made of.
+    """
+    from ggfw.chat.call_grammar import answer_or_calls
+    from ggfw.constraints import grammar_option
+
+    names = ("schema", "grammar", "regex", "json", "choice")
+    answer = grammar_option(**{name: options[name] for name in names if options.get(name) is not None})
+    dialect = model.dialect
+    if answer is None or answer.kind != "json_schema" or not dialect.format.calls:
+        return given
+    if dialect.reasoning(prompt) != dialect.reasoning_before_calls(prompt):
+        return given  # calls stand in front of where the constraint begins
+    return model.compiler.compile(answer_or_calls(answer, _call_grammar(model, tools, required=True)))
 
 
 def submit_chat(

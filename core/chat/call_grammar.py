@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 #: Calls that one answer may hold: small models that may go on write the same call until their tokens are used up.
 MAX_CALLS = 16
+_START = re.compile(r"^start\s*:", re.MULTILINE)
 #: text -> id of the control token that it is, or None if it is ordinary text in this vocabulary.
 Control = Callable[[str], "int | None"]
 
@@ -246,3 +247,26 @@ def calls(
     behind = f"{block}{more} {last}" if form.group[0] else f"{inside}{more} {last}"
     start = f"{lark.without(opening)} | {lark.until(opening)} {behind}"
     return Grammar.lark(lark.source(start), "tools")
+
+
+def answer_or_calls(answer: Grammar, forced: Grammar) -> Grammar:
+    """The grammar of an answer that is JSON, or calls and nothing else.
+
+    Args:
+        answer: a JSON schema.
+        forced: a Lark grammar of calls.
+
+    Returns:
+        In Lark, with the parameter of ``answer``.
+    """
+    from ggfw.constraints import Grammar
+    from ggfw.constraints.compiler import JSON_OPTIONS
+
+    schema = json.loads(answer.text)
+    inline = json.dumps(
+        {**({} if schema is True else schema), "x-guidance": JSON_OPTIONS}, ensure_ascii=False
+    )
+    rules = _START.sub("answer_calls:", forced.text, count=1)
+    return Grammar.lark(
+        f"start: answer_json | answer_calls\nanswer_json: %json {inline}\n{rules}", answer.param
+    )
