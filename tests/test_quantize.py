@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,26 @@ def test_recipes_know_their_names() -> None:
     assert q4.format_of("output.weight", 16, is_output=True) == "Q6_K"
 
 
+@pytest.mark.parametrize("fmt", ["Q4_0", "Q6_K", "F16"])
+def test_blocks_are_written_where_they_are_wanted(fmt: str) -> None:
+    x = np.random.default_rng(6).standard_normal((3, 5, 256)).astype(np.float32)
+    wanted = encode(fmt, x)
+    out = np.full(wanted.shape, 0xAA, np.uint8)
+    assert encode(fmt, x, out=out) is out and (out == wanted).all()
+    for wrong in (np.empty((15, wanted.shape[-1]), np.uint8), out.view(np.int8), out[:, ::-1]):
+        with pytest.raises(InvalidRequest, match="out must be a C-contiguous uint8 array"):
+            encode(fmt, x, out=wrong)
+
+
+def test_rows_of_any_number_are_encoded_one_by_one_alike() -> None:
+    """Blocks are searched 16 at a time: those that fill no sixteen are the same as in company."""
+    x = np.random.default_rng(7).standard_normal((40, 256)).astype(np.float32)
+    for fmt in BOUNDS:
+        whole = encode(fmt, x)
+        for n_rows in (1, 3, 17):
+            assert (encode(fmt, x[:n_rows]) == whole[:n_rows]).all(), (fmt, n_rows)
+
+
 @pytest.fixture
 def wide(tmp_path: Path) -> Path:
     """A file with rows of 256 and of 96, three experts, a norm and a router."""
@@ -152,6 +173,38 @@ def test_threads_do_not_change_the_file(wide: Path, tmp_path: Path) -> None:
         quantize_file(wide, tmp_path / f"{n}.gguf", "Q3_K_M", threads=n).path.read_bytes() for n in (1, 3)
     ]
     assert files[0] == files[1]
+
+
+def test_floats_need_not_be_aligned_in_the_file(wide: Path, tmp_path: Path) -> None:
+    with GGUF.open(wide) as gguf:
+        tensors = [(t.name, quants.dequantize("F32", t.data, t.shape)) for t in gguf.tensors.values()]
+    odd = tmp_path / "odd.gguf"
+    for name in ("w", "wi", "wid", "wide"):  # one of the lengths puts the data at an odd byte
+        write_gguf(odd, {"general.architecture": "llama", "general.name": name}, tensors, alignment=1)
+        with GGUF.open(odd) as gguf, GGUF.open(quantize_file(odd, tmp_path / "q", "Q4_K_M").path) as made:
+            found = {t.name: t.data.tobytes() for t in made.tensors.values()}
+            if gguf.tensors["token_embd.weight"].offset % 4 == 1:
+                break
+    else:
+        raise AssertionError("none lies at an odd byte")
+    with GGUF.open(quantize_file(wide, tmp_path / "even", "Q4_K_M").path) as made:
+        assert found == {t.name: t.data.tobytes() for t in made.tensors.values()}
+
+
+def test_only_a_few_tensors_are_in_memory(tmp_path: Path) -> None:
+    """Two of what is written, and the pieces that the threads have in hand."""
+    rng = np.random.default_rng(8)
+    source = tmp_path / "many.gguf"
+    x = rng.standard_normal((512, 1024)).astype(np.float32)
+    write_gguf(source, {"general.architecture": "llama"}, [(f"blk.{i}.ffn_up.weight", x) for i in range(24)])
+    quantize_file(source, tmp_path / "first.gguf", "Q8_0")  # what is loaded once is no part of it
+    tracemalloc.start()
+    try:
+        made = quantize_file(source, tmp_path / "q.gguf", "Q8_0", threads=2)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * made.bytes / 24 < x.nbytes * 2
 
 
 def test_importance_of_both_forms(wide: Path, tmp_path: Path) -> None:

@@ -42,7 +42,12 @@ def encodable(fmt: Format) -> bool:
     return found.quantize is not None or _has_encoder(found.ggml_type)
 
 
-def encode(fmt: Format, values: NDArray[Any], importance: NDArray[Any] | None = None) -> NDArray[np.uint8]:
+def encode(
+    fmt: Format,
+    values: NDArray[Any],
+    importance: NDArray[Any] | None = None,
+    out: NDArray[np.uint8] | None = None,
+) -> NDArray[np.uint8]:
     """Turn an array into quantised bytes whose weighted squared error is small.
 
     Scales are searched natively (``kernels_c/src/encode``), without the interpreter's lock; a format without such a
@@ -54,13 +59,14 @@ def encode(fmt: Format, values: NDArray[Any], importance: NDArray[Any] | None = 
         values: float array; the last dimension is the row and a multiple of the format's block size. Finite.
         importance: (n_cols,) weight of each column, for example the mean square of the activations it is multiplied
             with; None: by magnitude.
+        out: C-contiguous uint8 array of the result's shape to write into; None makes one.
 
     Returns:
-        uint8 array of shape ``(*values.shape[:-1], row_bytes)``.
+        uint8 array of shape ``(*values.shape[:-1], row_bytes)`` (``out`` if given).
 
     Raises:
-        InvalidRequest: the row length or ``importance`` does not fit, a value is not finite, or the format cannot be
-            made.
+        InvalidRequest: the row length, ``importance`` or ``out`` does not fit, a value is not finite, or the format
+            cannot be made.
         UnknownQuantFormat: no installed plugin knows the format.
     """
     found = quants.get(fmt)
@@ -71,12 +77,19 @@ def encode(fmt: Format, values: NDArray[Any], importance: NDArray[Any] | None = 
             f"the quant format {found.name} can be read but not made; choose another one", "fmt"
         )
     weights = None if importance is None else _weights(importance, n_cols)
-    rows = np.ascontiguousarray(values, np.float32).reshape(-1, n_cols)
+    rows = np.require(values, np.float32, ("C", "ALIGNED")).reshape(-1, n_cols)
     if not np.isfinite(rows).all():
         raise InvalidRequest(f"values hold an infinity or a NaN, which {found.name} cannot store", "values")
+    shape = (*values.shape[:-1], row_bytes)
+    if out is None:
+        out = np.empty(shape, np.uint8)
+    elif out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous:
+        raise InvalidRequest(
+            f"out must be a C-contiguous uint8 array of shape {shape}, it is {out.dtype} {out.shape}", "out"
+        )
     if not _has_encoder(found.ggml_type):
-        return quants.quantize(found, rows).reshape(*values.shape[:-1], row_bytes)
-    out = np.empty((*values.shape[:-1], row_bytes), np.uint8)
+        out[...] = quants.quantize(found, rows).reshape(shape)
+        return out
     ffi, per_row = native().ffi, n_cols // found.block_size
     _encoder()(
         found.ggml_type, ffi.from_buffer("float[]", rows), len(rows) * per_row, per_row,

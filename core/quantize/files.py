@@ -1,10 +1,10 @@
-"""From one GGUF file to another with fewer bits; one tensor in memory at a time."""
+"""From one GGUF file to another with fewer bits; two tensors in memory at a time."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,7 @@ def quantize_file(
         tensors = list(gguf.tensors.values())
         formats, narrowed = _choose(tensors, wanted, forced)
         total, done = sum(prod(t.shape) for t in tensors), 0
+        ahead = _Ahead([(t, fmt) for t in tensors if (fmt := formats[t.name]) is not None], importance, pool)
         payloads: list[tuple[str, Payload]] = []
         for tensor in tensors:
             fmt = formats[tensor.name]
@@ -90,14 +91,17 @@ def quantize_file(
                 payloads.append((tensor.name, tensor))
                 continue
 
-            def load(tensor: TensorInfo = tensor, fmt: str = fmt, begun: int = done) -> NDArray[np.uint8]:
+            def load(tensor: TensorInfo = tensor, begun: int = done) -> NDArray[np.uint8]:
                 if progress is not None:
                     progress(tensor.name, begun, total)
-                return _encoded(tensor, fmt, importance, pool)
+                return ahead.take()
 
             payloads.append((tensor.name, (load, tensor.shape, fmt)))
             done += prod(tensor.shape)
-        write_gguf(target, _metadata(gguf, wanted, importance), payloads)
+        try:
+            write_gguf(target, _metadata(gguf, wanted, importance), payloads)
+        finally:
+            pool.shutdown(cancel_futures=True)  # what was begun needs the file
         if progress is not None:
             progress("", total, total)
         types = {t.name: quants.get(t.ggml_type).name for t in tensors if formats[t.name] is None}
@@ -141,10 +145,42 @@ def _known(name: str) -> str:
     return found.name
 
 
-def _encoded(
-    tensor: TensorInfo, fmt: str, importance: Importance | None, pool: Executor
-) -> NDArray[np.uint8]:
-    """The bytes of a tensor in another format; only pieces of it are held as floats."""
+class _Ahead:
+    """The bytes of tensors in their new formats, one after the other: while one is written, the next is encoded."""
+
+    def __init__(
+        self, tensors: Iterable[tuple[TensorInfo, str]], importance: Importance | None, pool: Executor
+    ) -> None:
+        self._waiting = iter(tensors)
+        self._importance = importance
+        self._pool = pool
+        self._begun = self._begin()
+
+    def take(self) -> NDArray[np.uint8]:
+        """The bytes of the next tensor; the one after it is begun."""
+        begun = self._begun
+        assert begun is not None, "as many are taken as there are"
+        name, out, pieces = begun
+        self._begun = self._begin()
+        try:
+            for piece in pieces:
+                piece.result()
+        except InvalidRequest as exc:
+            raise InvalidRequest(f"tensor {name!r}: {exc}", exc.param) from exc
+        return out.reshape(-1)
+
+    def _begin(self) -> tuple[str, NDArray[np.uint8], list[Future[None]]] | None:
+        tensor, fmt = next(self._waiting, (None, ""))
+        if tensor is None:
+            return None
+        out, piece, spans = _pieces(tensor, fmt, self._importance)
+        return tensor.name, out, [self._pool.submit(piece, *span) for span in spans]
+
+
+def _pieces(
+    tensor: TensorInfo, fmt: str, importance: Importance | None
+) -> tuple[NDArray[np.uint8], Callable[[int, int], None], list[tuple[int, int]]]:
+    """The rows of a tensor in another format, not yet filled; what fills a span of them; and the spans."""
     n_cols, rows_each = tensor.shape[-1], tensor.shape[-2]
     n_rows = prod(tensor.shape[:-1])
     source = tensor.data.reshape(n_rows, -1)
@@ -152,22 +188,23 @@ def _encoded(
     plain = quants.get(fmt).block_size == 1
     columns = None if plain or importance is None else importance.of(tensor.name, tensor.shape)
     step = max(1, min(rows_each, _PIECE // n_cols))
+    is_float = quants.get(tensor.ggml_type).name == "F32"
 
     def piece(begin: int, end: int) -> None:
-        values = quants.dequantize(tensor.ggml_type, source[begin:end].reshape(-1), (end - begin, n_cols))
+        if is_float:  # where it lies in the file, without a copy
+            values: NDArray[Any] = source[begin:end].view("<f4")
+        else:
+            flat = source[begin:end].reshape(-1)
+            values = quants.dequantize(tensor.ggml_type, flat, (end - begin, n_cols))
         weights = columns if columns is None or columns.ndim == 1 else columns[begin // rows_each]
-        out[begin:end] = encode(fmt, values, weights)
+        encode(fmt, values, weights, out[begin:end])
 
     spans = [
         (begin, min(begin + step, matrix + rows_each))
         for matrix in range(0, n_rows, rows_each)
         for begin in range(matrix, matrix + rows_each, step)
     ]
-    try:
-        list(pool.map(piece, *zip(*spans, strict=True)))
-    except InvalidRequest as exc:
-        raise InvalidRequest(f"tensor {tensor.name!r}: {exc}", exc.param) from exc
-    return out.reshape(-1)
+    return out, piece, spans
 
 
 def _metadata(gguf: GGUF, wanted: Recipe, importance: Importance | None) -> dict[str, Any]:

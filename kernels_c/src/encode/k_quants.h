@@ -4,16 +4,13 @@
 
 #include "super.h"
 
-/* Element e of the super-block whose first lane is `lane`, in sub-blocks of n. */
-VF_INLINE int element(const group *g, int lane, int n, int e) { return g->q[lane + e / n][e % n]; }
-
 /* Elements 0 ... 255 as 2-bit planes: byte l of half h holds elements l, l + 32, l + 64, l + 96 of it. */
-static void put_planes(uint8_t *to, const group *g, int lane, int n, int shift) {
+VF_INLINE void put_planes(uint8_t *restrict to, const uint8_t *restrict q, int shift) {
     for (int half = 0; half < 2; half++)
         for (int l = 0; l < 32; l++) {
             int byte = 0;
             for (int plane = 0; plane < 4; plane++)
-                byte |= (element(g, lane, n, 128 * half + 32 * plane + l) >> shift & 3) << 2 * plane;
+                byte |= (q[128 * half + 32 * plane + l] >> shift & 3) << 2 * plane;
             to[32 * half + l] = (uint8_t)byte;
         }
 }
@@ -47,7 +44,7 @@ static void encode_q2_k(const source *s, uint8_t *out) { /* 16 scale bytes, 64 o
         search_affine_super(16, &g, 3.0f, 15.0f, &a);
         round_affine(&g, 16, &a, 3.0f);
         for (int j = 0; j < 16; j++) out[j] = (uint8_t)((int)a.scale[j] | (int)a.low[j] << 4);
-        put_planes(out + 16, &g, 0, 16, 0);
+        put_planes(out + 16, g.q, 0);
         put_half(out + 80, a.own[0]);
         put_half(out + 82, a.own_low[0]);
     }
@@ -63,6 +60,7 @@ static void encode_q45_k(const source *s, int fifth, uint8_t *out) {
         search_affine_super(32, &g, high, 63.0f, &a);
         round_affine(&g, 32, &a, high);
         for (int lane = 0; lane < LANES && first + lane < s->n_blocks; lane += 8) {
+            const uint8_t *q = g.q + 32 * lane;
             put_half(out, a.own[lane]);
             put_half(out + 2, a.own_low[lane]);
             put_six_bits(out + 4, a.scale + lane, a.low + lane);
@@ -70,13 +68,13 @@ static void encode_q45_k(const source *s, int fifth, uint8_t *out) {
             if (fifth) {
                 memset(out, 0, 32);
                 for (int e = 0; e < SUPER; e++)
-                    out[e % 32] |= (uint8_t)((element(&g, lane, 32, e) >> 4 & 1) << e / 32);
+                    out[e % 32] |= (uint8_t)((q[e] >> 4 & 1) << e / 32);
                 out += 32;
             }
             for (int pair = 0; pair < 4; pair++, out += 32)
                 for (int l = 0; l < 32; l++)
-                    out[l] = (uint8_t)((element(&g, lane, 32, 64 * pair + l) & 15) |
-                                       (element(&g, lane, 32, 64 * pair + 32 + l) & 15) << 4);
+                    out[l] = (uint8_t)((q[64 * pair + l] & 15) |
+                                       (q[64 * pair + 32 + l] & 15) << 4);
         }
     }
 }
@@ -90,8 +88,8 @@ static void encode_q3_k(const source *s, uint8_t *out) { /* 32 bytes of high bit
         search_signed(&form, 16, &g, own, scale);
         round_group(&g, 16, vf_mul(vf_load(own), vf_load(scale)), vf_zero(), form.low, form.high);
         memset(out, 0, 32);
-        for (int e = 0; e < SUPER; e++) out[e % 32] |= (uint8_t)((element(&g, 0, 16, e) >> 2) << e / 32);
-        put_planes(out + 32, &g, 0, 16, 0);
+        for (int e = 0; e < SUPER; e++) out[e % 32] |= (uint8_t)((g.q[e] >> 2) << e / 32);
+        put_planes(out + 32, g.q, 0);
         memset(out + 96, 0, 12);
         for (int j = 0; j < 16; j++) {
             int l = (int)scale[j] + 32;
@@ -112,9 +110,9 @@ static void encode_q6_k(const source *s, uint8_t *out) { /* 128 bytes of nibbles
         round_group(&g, 16, vf_mul(vf_load(own), vf_load(scale)), vf_zero(), form.low, form.high);
         for (int half = 0; half < 2; half++)
             for (int l = 0; l < 64; l++)
-                out[64 * half + l] = (uint8_t)((element(&g, 0, 16, 128 * half + l) & 15) |
-                                               (element(&g, 0, 16, 128 * half + 64 + l) & 15) << 4);
-        put_planes(out + 128, &g, 0, 16, 4);
+                out[64 * half + l] = (uint8_t)((g.q[128 * half + l] & 15) |
+                                               (g.q[128 * half + 64 + l] & 15) << 4);
+        put_planes(out + 128, g.q, 4);
         for (int j = 0; j < 16; j++) out[192 + j] = (uint8_t)(int8_t)scale[j];
         put_half(out + 208, own[0]);
     }
@@ -129,6 +127,7 @@ static void encode_iq4_xs(const source *s, uint8_t *out) { /* d, high bits of sc
         search_signed(&form, 32, &g, own, scale);
         number_levels(&g, 32, vf_mul(vf_load(own), vf_load(scale)));
         for (int lane = 0; lane < LANES && first + lane < s->n_blocks; lane += 8, out += 136) {
+            const uint8_t *q = g.q + 32 * lane;
             put_half(out, own[lane]);
             memset(out + 2, 0, 6);
             for (int j = 0; j < 8; j++) {
@@ -136,7 +135,7 @@ static void encode_iq4_xs(const source *s, uint8_t *out) { /* d, high bits of sc
                 out[2 + j / 4] |= (uint8_t)((l >> 4) << 2 * (j % 4));
                 out[4 + j / 2] |= (uint8_t)((l & 15) << 4 * (j % 2));
                 for (int i = 0; i < 16; i++)
-                    out[8 + 16 * j + i] = (uint8_t)(g.q[lane + j][i] | g.q[lane + j][i + 16] << 4);
+                    out[8 + 16 * j + i] = (uint8_t)(q[32 * j + i] | q[32 * j + i + 16] << 4);
             }
         }
     }

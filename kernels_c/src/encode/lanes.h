@@ -7,7 +7,7 @@
 /* 16 blocks of n floats each, the weight of every element, and the integers that stand for them. */
 typedef struct group {
     vf x[MAX_BLOCK], w[MAX_BLOCK];
-    uint8_t q[LANES][MAX_BLOCK];
+    uint8_t q[LANES * MAX_BLOCK]; /* block after block, without gaps */
 } group;
 
 /* What is encoded: where block b of n elements starts, and its columns' importance. */
@@ -19,19 +19,19 @@ typedef struct source {
 /* Load 16 blocks of n elements from block `first` on; lanes past the end are zero. `share`: neighbouring blocks whose
  * common root mean square sets the floor of the weights: without it a block's small elements would count for nothing. */
 static void load_group(group *g, const source *s, int64_t first, int n, int share) {
-    float x[MAX_BLOCK][LANES], square[LANES], mean[LANES], root[LANES];
-    for (int lane = 0; lane < LANES; lane++) {
-        const float *from = s->x + (first + lane) * n;
-        if (first + lane < s->n_blocks)
-            for (int i = 0; i < n; i++) x[i][lane] = from[i];
-        else
-            for (int i = 0; i < n; i++) x[i][lane] = 0.0f;
+    float padded[LANES * MAX_BLOCK], square[LANES], mean[LANES], root[LANES];
+    const float *from = s->x + first * n;
+    if (first + LANES > s->n_blocks) {
+        memset(padded, 0, sizeof padded);
+        memcpy(padded, from, (size_t)((s->n_blocks - first) * n) * sizeof *padded);
+        from = padded;
+    }
+    for (int i = 0; i < n; i += LANES) { /* n is 16 or 32 */
+        for (int lane = 0; lane < LANES; lane++) g->x[i + lane] = vf_load(from + lane * n + i);
+        vf_transpose16(g->x + i);
     }
     vf squares = vf_zero();
-    for (int i = 0; i < n; i++) {
-        g->x[i] = vf_load(x[i]);
-        squares = vf_fma(g->x[i], g->x[i], squares);
-    }
+    for (int i = 0; i < n; i++) squares = vf_fma(g->x[i], g->x[i], squares);
     vf_store(square, squares);
     for (int lane = 0; lane < LANES; lane++) {
         float sum = 0.0f;
@@ -49,24 +49,41 @@ static void load_group(group *g, const source *s, int64_t first, int n, int shar
         float w[LANES];
         for (int lane = 0; lane < LANES; lane++) {
             const float *importance = s->importance + (first + lane) % s->blocks_per_row * n;
-            w[lane] = importance[i] * sqrtf(mean[lane] + x[i][lane] * x[i][lane]);
+            w[lane] = importance[i] * sqrtf(mean[lane] + from[lane * n + i] * from[lane * n + i]);
         }
         g->w[i] = vf_load(w);
     }
 }
 
-/* Round to integers low ... high with scale d and offset m per lane, and keep them less `low`, so from 0 on. A float of
- * 2^23 and more has its units in the lowest bits: there the integers are read, without converting one by one. */
-static void round_group(group *g, int n, vf d, vf m, float low, float high) {
-    vf inverse = vf_inverse(d), to_bits = vf_set(8388608.0f - low);
-    uint32_t q[MAX_BLOCK][LANES];
-    for (int i = 0; i < n; i++) {
-        float bits[LANES];
-        vf_store(bits, vf_add(vf_clamp(vf_round(vf_mul(vf_sub(g->x[i], m), inverse)), low, high), to_bits));
-        memcpy(q[i], bits, sizeof bits);
+/* 16 integers as bytes, modulo 256. A float between 2^23 and 2^24 has its units in the lowest bits: there they are read,
+ * without converting one by one. */
+VF_INLINE void put_bytes(uint8_t *to, vf integers) {
+    float shifted[LANES];
+    uint32_t bits[LANES];
+    vf_store(shifted, vf_add(integers, vf_set(12582912.0f))); /* 1.5 x 2^23 */
+    memcpy(bits, shifted, sizeof bits);
+    for (int i = 0; i < LANES; i++) to[i] = (uint8_t)bits[i];
+}
+
+/* Round to integers low ... high with scale d and offset m per lane, and keep them less `low`, so from 0 on. */
+VF_INLINE void round_group(group *g, int n, vf d, vf m, float low, float high) {
+    vf inverse = vf_inverse(d), zero = vf_set(low), q[LANES];
+    for (int i = 0; i < n; i += LANES) {
+        for (int j = 0; j < LANES; j++) {
+            vf exact = vf_mul(vf_sub(g->x[i + j], m), inverse);
+            q[j] = vf_sub(vf_clamp(vf_round(exact), low, high), zero);
+        }
+        vf_transpose16(q);
+        for (int lane = 0; lane < LANES; lane++) put_bytes(g->q + lane * n + i, q[lane]);
     }
-    for (int lane = 0; lane < LANES; lane++)
-        for (int i = 0; i < n; i++) g->q[lane][i] = (uint8_t)q[i][lane];
+}
+
+/* One float16 per lane as bytes, and the floats they stand for; lanes from `count` on are not written. */
+VF_INLINE vf put_halves(uint8_t *to, int64_t stride, int64_t count, vf values) {
+    uint16_t halves[LANES];
+    vf_store_f16(halves, values);
+    for (int lane = 0; lane < LANES && lane < count; lane++) memcpy(to + lane * stride, halves + lane, 2);
+    return vf_load_f16(halves);
 }
 
 /* A float16 as bytes, and the float it stands for. */

@@ -46,7 +46,7 @@ static void number_levels(group *g, int n, vf d) {
         vf number;
         nearest_level(vf_mul(g->x[i], inverse), &number);
         vf_store(q, number);
-        for (int lane = 0; lane < LANES; lane++) g->q[lane][i] = (uint8_t)q[lane];
+        for (int lane = 0; lane < LANES; lane++) g->q[lane * n + i] = (uint8_t)q[lane];
     }
 }
 

@@ -5,34 +5,31 @@
 #include "lanes.h"
 #include "levels.h"
 
-/* Nibbles: element j low, element j + 16 high; returns the fifth bits. */
-static uint32_t put_nibbles(uint8_t *to, const uint8_t *q) {
-    uint32_t fifth = 0;
+/* Nibbles: element j low, element j + 16 high. */
+VF_INLINE void put_nibbles(uint8_t *restrict to, const uint8_t *restrict q) {
     for (int j = 0; j < 16; j++) to[j] = (uint8_t)((q[j] & 15) | (q[j + 16] & 15) << 4);
-    for (int j = 0; j < 32; j++) fifth |= (uint32_t)(q[j] >> 4 & 1) << j;
-    return fifth;
 }
 
-static void put_fifth(uint8_t *to, uint32_t fifth) {
+/* The fifth bits of 32 elements. */
+VF_INLINE void put_fifth(uint8_t *restrict to, const uint8_t *restrict q) {
+    uint32_t fifth = 0;
+    for (int j = 0; j < 32; j++) fifth |= (uint32_t)(q[j] >> 4 & 1) << j;
     for (int i = 0; i < 4; i++) to[i] = (uint8_t)(fifth >> 8 * i);
 }
 
 /* Q4_0 and Q5_0 (high = 7 or 15): scale, [fifth bits,] nibbles. */
-static void encode_scaled(const source *s, float high, uint8_t *out) {
+VF_INLINE void encode_scaled(const source *s, float high, uint8_t *out) {
     int fifth = high > 7.5f, size = fifth ? 22 : 18;
     float low = -high - 1.0f;
     group g;
     for (int64_t first = 0; first < s->n_blocks; first += LANES) {
         load_group(&g, s, first, 32, 1);
-        float d[LANES];
-        vf_store(d, search_scale(32, g.x, g.w, low, high));
-        for (int lane = 0; lane < LANES && first + lane < s->n_blocks; lane++)
-            d[lane] = put_half(out + (first + lane) * size, d[lane]);
-        round_group(&g, 32, vf_load(d), vf_zero(), low, high);
+        vf d = put_halves(out + first * size, size, s->n_blocks - first, search_scale(32, g.x, g.w, low, high));
+        round_group(&g, 32, d, vf_zero(), low, high);
         for (int lane = 0; lane < LANES && first + lane < s->n_blocks; lane++) {
             uint8_t *to = out + (first + lane) * size;
-            uint32_t bits = put_nibbles(to + (fifth ? 6 : 2), g.q[lane]);
-            if (fifth) put_fifth(to + 2, bits);
+            put_nibbles(to + (fifth ? 6 : 2), g.q + 32 * lane);
+            if (fifth) put_fifth(to + 2, g.q + 32 * lane);
         }
     }
 }
@@ -45,34 +42,33 @@ static void encode_offset(const source *s, float high, uint8_t *out) {
         load_group(&g, s, first, 32, 1);
         vf scale, offset;
         search_affine(32, g.x, g.w, high, 0, &scale, &offset);
-        float d[LANES], m[LANES];
-        vf_store(d, scale);
-        vf_store(m, offset);
+        vf d = put_halves(out + first * size, size, s->n_blocks - first, scale);
+        vf m = put_halves(out + first * size + 2, size, s->n_blocks - first, offset);
+        round_group(&g, 32, d, m, 0.0f, high);
         for (int lane = 0; lane < LANES && first + lane < s->n_blocks; lane++) {
             uint8_t *to = out + (first + lane) * size;
-            d[lane] = put_half(to, d[lane]);
-            m[lane] = put_half(to + 2, m[lane]);
-        }
-        round_group(&g, 32, vf_load(d), vf_load(m), 0.0f, high);
-        for (int lane = 0; lane < LANES && first + lane < s->n_blocks; lane++) {
-            uint8_t *to = out + (first + lane) * size;
-            uint32_t bits = put_nibbles(to + (fifth ? 8 : 4), g.q[lane]);
-            if (fifth) put_fifth(to + 4, bits);
+            put_nibbles(to + (fifth ? 8 : 4), g.q + 32 * lane);
+            if (fifth) put_fifth(to + 4, g.q + 32 * lane);
         }
     }
 }
 
 /* Q8_0: scale, 32 int8. With 255 levels nothing is gained by a search. */
 static void encode_q8_0(const source *s, uint8_t *out) {
-    for (int64_t b = 0; b < s->n_blocks; b++, out += 34) {
-        const float *x = s->x + b * 32;
-        float top = 0.0f;
-        for (int i = 0; i < 32; i++) top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
-        float d = put_half(out, top / 127.0f), inverse = d > 0.0f ? 1.0f / d : 0.0f;
-        for (int i = 0; i < 32; i++) {
-            float q = x[i] * inverse;
-            out[2 + i] = (uint8_t)(int8_t)rintf(q < -127.0f ? -127.0f : q > 127.0f ? 127.0f : q);
-        }
+    for (int64_t first = 0; first < s->n_blocks; first += LANES) {
+        float top[LANES] = {0}, inverse[LANES];
+        int64_t count = s->n_blocks - first < LANES ? s->n_blocks - first : LANES;
+        const float *x = s->x + first * 32;
+        for (int64_t b = 0; b < count; b++)
+            top[b] = vf_largest(vf_max(vf_abs(vf_load(x + b * 32)), vf_abs(vf_load(x + b * 32 + LANES))));
+        uint8_t *to = out + first * 34;
+        vf d = put_halves(to, 34, count, vf_div(vf_load(top), vf_set(127.0f)));
+        vf_store(inverse, vf_inverse(d));
+        for (int64_t b = 0; b < count; b++)
+            for (int i = 0; i < 32; i += LANES) {
+                vf q = vf_mul(vf_load(x + b * 32 + i), vf_set(inverse[b]));
+                put_bytes(to + b * 34 + 2 + i, vf_clamp(vf_round(q), -127.0f, 127.0f));
+            }
     }
 }
 
@@ -81,13 +77,9 @@ static void encode_iq4_nl(const source *s, uint8_t *out) {
     group g;
     for (int64_t first = 0; first < s->n_blocks; first += LANES) {
         load_group(&g, s, first, 32, 1);
-        float d[LANES];
-        vf_store(d, search_levels(32, g.x, g.w));
+        number_levels(&g, 32, put_halves(out + first * 18, 18, s->n_blocks - first, search_levels(32, g.x, g.w)));
         for (int lane = 0; lane < LANES && first + lane < s->n_blocks; lane++)
-            d[lane] = put_half(out + (first + lane) * 18, d[lane]);
-        number_levels(&g, 32, vf_load(d));
-        for (int lane = 0; lane < LANES && first + lane < s->n_blocks; lane++)
-            put_nibbles(out + (first + lane) * 18 + 2, g.q[lane]);
+            put_nibbles(out + (first + lane) * 18 + 2, g.q + 32 * lane);
     }
 }
 
