@@ -158,10 +158,17 @@ class Engine:
         for other in choices[1:]:
             other.leader = choices[0]
         choices[0].leads = len(choices) > 1
+        most = self.scheduler.n_parallel + self.max_queue
+        if len(choices) > most:
+            raise InvalidRequest(
+                f"{len(choices)} choices were asked for, and this model takes {most} requests at once; ask for "
+                "fewer, or load it with a longer queue",
+                param="n",
+            )
         with self._wake:
             if self._stopping:
                 raise GenerationError("the model is closed")
-            if self._n_open + len(choices) > self.scheduler.n_parallel + self.max_queue:
+            if self._n_open + len(choices) > most:
                 n = max(self._n_open - self.scheduler.n_parallel, 0)
                 seconds = max(1.0, self._mean_ms * 1e-3 * n / self.scheduler.n_parallel)
                 raise QueueFull(f"{n} requests are waiting, {self.max_queue} may; try again later", seconds)

@@ -13,7 +13,7 @@ from ggfw.handle import Handle
 from ggfw.output import Output
 from ggfw.request import Request, check_logprobs, check_max_tokens, check_timeout, with_seed
 from ggfw.running import Running
-from ggfw.sampling import SamplerFactory, StopStrings
+from ggfw.sampling import Constraint, SamplerFactory, StopStrings
 from ggfw.sampling.constrained import ConstrainedSampler
 from ggfw.sampling.constraint import Foreseeing, MaskedConstraint, own_constraint
 
@@ -74,7 +74,8 @@ class Intake:
         """Check a request; gives how many tokens it may draw."""
         model, n = self.model, len(request.prompt)
         wanted = check_max_tokens(request.max_tokens)
-        check_timeout(request.timeout)
+        request.timeout = check_timeout(request.timeout)
+        _check_objects(request)
         if not (model.architecture.causal and model.architecture.cacheable):
             raise InvalidRequest(f"{model.name} makes embeddings and cannot generate text", param="model")
         if not model.n_vocab:
@@ -144,6 +145,23 @@ class Intake:
             work.host = setup.sampler()
             work.host.seed(request.prompt)
             work.host.constrain(constraint)
+
+
+def _check_objects(request: Request) -> None:
+    """Refuse what is no constraint, or no key, before anything runs."""
+    if request.constraint is not None and not isinstance(request.constraint, Constraint):
+        raise InvalidRequest(
+            f"the constraint is {request.constraint!r:.80}; an object with allows, accept, first_bytes and first_byte "
+            "was expected (a regular expression, a JSON schema or a grammar is given as regex, schema or grammar)",
+            param="constraint",
+        )
+    try:
+        hash(request.cache_key)
+    except TypeError:
+        raise InvalidRequest(
+            f"cache_key must be something that can be hashed, like a text, not {request.cache_key!r:.80}",
+            param="cache_key",
+        ) from None
 
 
 def capacity(cache: Cache) -> int:

@@ -116,11 +116,12 @@ def check_logprobs(value: Any) -> int | None:
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    n = _integer(value)
+    if n is None or n < 0:
         raise InvalidRequest(
             f"logprobs must be a number of tokens, 0 or more, or None, not {value!r}", param="logprobs"
         )
-    return value
+    return n
 
 
 def with_seed(params: Params) -> Params:
@@ -142,12 +143,16 @@ def check_timeout(value: Any) -> float | None:
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:  # nor is NaN
+    try:
+        seconds = float(value) if hasattr(value, "__float__") and not isinstance(value, bool) else -1.0
+    except (TypeError, ValueError, OverflowError):
+        seconds = -1.0
+    if not seconds >= 0:  # nor is NaN
         raise InvalidRequest(
             f"timeout must be a number of seconds, 0 or more, or None for no limit, not {value!r:.80}",
             param="timeout",
         )
-    return value
+    return seconds
 
 
 def check_max_tokens(value: Any) -> int | None:
@@ -158,16 +163,25 @@ def check_max_tokens(value: Any) -> int | None:
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int):
+    n = _integer(value)
+    if n is None:
         raise InvalidRequest(f"max_tokens must be an integer, not {value!r}", param="max_tokens")
-    if value == -1:
+    if n == -1:
         return None
-    if value < 1:
+    if n < 1:
         raise InvalidRequest(
-            f"max_tokens must be at least 1 (or -1 or null: to the end of the context), but is {value}",
+            f"max_tokens must be at least 1 (or -1 or null: to the end of the context), but is {n}",
             param="max_tokens",
         )
-    return value
+    return n
+
+
+def _integer(value: Any) -> int | None:
+    """An integer of Python's or NumPy's; None for anything else."""
+    try:
+        return None if isinstance(value, bool) else index(value)
+    except TypeError:
+        return None
 
 
 def token_ids(prompt: Sequence[int]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_model import FakeModel
 from served import TOOLS_CHATML
@@ -22,7 +23,7 @@ def model() -> Iterator[Model]:
         yield model
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), -1, "5", True])
+@pytest.mark.parametrize("wrong", [float("nan"), -1, "5", True, bytearray(b"5"), 10**400])
 def test_a_timeout_is_a_number_of_seconds(model: Model, wrong: Any) -> None:
     hi = [ggfw.user("hi")]
     skill = ggfw.descriptors.Skill(name="s", description="d", load=lambda: "b")
@@ -49,3 +50,42 @@ def test_fresh_seeds_are_exact_in_javascript() -> None:
     seeds = {with_seed(Params(seed=given)).seed for given in (None, -1) for _ in range(50)}
     assert len(seeds) == 100
     assert all(isinstance(seed, int) and 0 <= seed < 2**53 - 128 for seed in seeds)
+
+
+def test_numbers_of_numpy_are_numbers(model: Model) -> None:
+    given = {
+        "max_tokens": np.int64(3),
+        "logprobs": np.int32(0),
+        "timeout": np.float32(60),
+        "temperature": np.float64(0),
+    }
+    result = model.generate("hi", **given)
+    assert len(result.token_ids) == 3 and len(result.logprobs or ()) == 3
+    for name, wrong in {"max_tokens": np.float64(3), "logprobs": np.float32(1)}.items():
+        with pytest.raises(InvalidRequest, match=name):
+            model.generate("hi", **{name: wrong})
+
+
+@pytest.mark.parametrize(
+    "name", ["temperature", "top_p", "min_p", "penalty_freq", "mirostat_tau", "xtc_threshold"]
+)
+def test_numbers_beyond_all_floats_are_refused_by_name(model: Model, name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"{name} must be a finite 32-bit float") as caught:
+        model.generate("hi", **{name: 10**400})
+    assert caught.value.param == name and len(str(caught.value)) < 200
+
+
+def test_what_is_no_constraint_and_no_key_is_refused_before_anything_runs(model: Model) -> None:
+    for name, wrong in {"constraint": "[a-z]+", "cache_key": ["a"]}.items():
+        with pytest.raises(InvalidRequest, match=name) as caught:
+            model.generate("hi", **{name: wrong})
+        assert caught.value.param == name
+
+
+def test_more_choices_than_ever_have_a_place_are_refused_for_good(model: Model) -> None:
+    """Trying again, as a full queue asks for, would never help."""
+    most = model.engine.scheduler.n_parallel + model.engine.max_queue
+    with pytest.raises(InvalidRequest, match=f"{most + 1} choices .* {most} requests at once") as caught:
+        model.generate_choices("hi", most + 1)
+    assert caught.value.param == "n"
+    assert len(model.generate_choices("hi", most, max_tokens=1)) == most

@@ -26,9 +26,12 @@ def number(name: str, value: Any) -> float:
     """A finite number that a 32-bit float can hold."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) and not _is_numpy_scalar(value, "fiu"):
         raise InvalidRequest(f"{name} must be a number, not {value!r}", param=name)
-    out = float(value)
+    try:
+        out = float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        out = math.inf
     if not abs(out) <= F32_MAX:
-        raise InvalidRequest(f"{name} must be a finite 32-bit float, not {value!r}", param=name)
+        raise InvalidRequest(f"{name} must be a finite 32-bit float, not {value!r:.80}", param=name)
     return out
 
 
