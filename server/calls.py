@@ -73,9 +73,9 @@ def function_tool(name: Any, description: Any, parameters: Any, strict: Any = No
     """A tool definition in OpenAI's form."""
     function: dict[str, Any] = {
         "name": name,
-        "parameters": parameters or {"type": "object", "properties": {}},
+        "parameters": {"type": "object", "properties": {}} if parameters in (None, {}) else parameters,
     }
-    if description:
+    if description is not None:
         function["description"] = description
     if strict is not None:
         function["strict"] = strict

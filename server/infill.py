@@ -32,7 +32,8 @@ def infill_prompt(
     pre, suf, mid = marks
     if pre is None or suf is None or mid is None:
         raise InvalidRequest(
-            f"{model.name} has no tokens for filling in the middle; send a prompt without a suffix", "suffix"
+            f"{model.name} has no tokens for filling in the middle; send what comes before the gap alone",
+            "suffix",
         )
 
     def text(of: str) -> list[int]:

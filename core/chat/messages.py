@@ -23,6 +23,9 @@ ROLES = {
 #: Names under which callers give the reasoning of a turn, and templates look for it.
 REASONING = ("reasoning_content", "reasoning", "thinking")
 
+#: Types of parts that are text.
+TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+
 #: Several text parts of one message are joined by this.
 PART_SEPARATOR = "\n"
 
@@ -104,8 +107,12 @@ def _message(message: Any, where: str) -> Message:
             f"{where}.role is {given!r}; expected one of {', '.join(ROLES)}", param=f"{where}.role"
         )
     out: Message = {k: v for k, v in message.items() if v is not None}
+    for key in ("name", "tool_call_id"):
+        _check_text(out.get(key), f"{where}.{key}")
     out["role"] = role
     out["content"] = text_of(message.get("content"), f"{where}.content")
+    if role == "assistant" and not out["content"] and isinstance(refusal := out.pop("refusal", None), str):
+        out["content"] = refusal  # what the assistant said instead
     if out.get("tool_calls"):
         out["tool_calls"] = [
             _call(c, f"{where}.tool_calls[{n}]") for n, c in enumerate(_list(out["tool_calls"], where))
@@ -138,27 +145,50 @@ def text_of(content: Any, where: str = "content") -> str:
         return content
     if isinstance(content, Mapping) or not isinstance(content, Sequence):
         raise InvalidRequest(f"{where} must be a string or a list of parts, not {content!r}", param=where)
-    texts: list[str] = []
-    for n, part in enumerate(content):
-        if isinstance(part, str):
-            texts.append(part)
-            continue
-        kind = part.get("type", "text") if isinstance(part, Mapping) else None
-        if kind not in ("text", "input_text", "output_text"):
-            raise InvalidRequest(
-                f"{where}[{n}] is of type {kind!r}; this model takes text only", param=f"{where}[{n}]"
-            )
-        if not isinstance(part.get("text"), str):
-            raise InvalidRequest(f"{where}[{n}] has no text", param=f"{where}[{n}].text")
-        texts.append(part["text"])
-    return PART_SEPARATOR.join(texts)
+    return PART_SEPARATOR.join(part_text(part, f"{where}[{n}]") for n, part in enumerate(content))
+
+
+def part_text(part: Any, where: str) -> str:
+    """The text of one part of a content.
+
+    Raises:
+        InvalidRequest: it is none, e.g. an image.
+    """
+    if isinstance(part, str):
+        return part
+    kind = part.get("type", "text") if isinstance(part, Mapping) else None
+    if kind not in TEXT_PARTS:
+        raise InvalidRequest(f"{where} is of type {kind!r}; this model takes text only", param=where)
+    key = "refusal" if kind == "refusal" else "text"
+    text = part.get(key)
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{where} has no {key}", param=f"{where}.{key}")
+    return text
+
+
+def _check_text(value: Any, where: str) -> None:
+    """Refuse what is given and no text.
+
+    Raises:
+        InvalidRequest: naming the place.
+    """
+    if value is not None and not isinstance(value, str):
+        raise InvalidRequest(f"{where} must be a text, not {value!r:.80}", param=where)
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise InvalidRequest(f"{where} has no function name", param=where)
-    arguments = function.get("arguments", {})
+    arguments = function.get("arguments")
+    if arguments is None:
+        arguments = {}
+    elif not isinstance(arguments, str | Mapping):
+        place = f"{where}.function.arguments" if "function" in call else f"{where}.arguments"
+        raise InvalidRequest(
+            f"{place} must be an object, or its JSON text, not {arguments!r:.80}", param=place
+        )
+    _check_text(call.get("id"), f"{where}.id")
     if isinstance(arguments, str):
         try:
             parsed = json.loads(arguments) if arguments.strip() else {}

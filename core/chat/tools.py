@@ -167,7 +167,13 @@ def _tool(given: Any, where: str) -> Tool:
         raise InvalidRequest(
             f"the description of the tool {name!r} must be a text", f"{where}.function.description"
         )
-    return Tool(name, description or "", parameters, bool(function.get("strict")))
+    strict = function.get("strict")
+    if strict is not None and not isinstance(strict, bool):
+        raise InvalidRequest(
+            f"strict of the tool {name!r} must be true or false, not {strict!r:.80}",
+            f"{where}.function.strict",
+        )
+    return Tool(name, description or "", parameters, bool(strict))
 
 
 def _choice(given: Any, names: list[str]) -> tuple[Choice, str | None]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from ggfw.chat.messages import part_text
 from ggfw.constraints import Grammar
 from ggfw.errors import InvalidRequest
 from ggfw.server.calls import function_tool
@@ -142,26 +143,28 @@ def _messages(given: list[Any]) -> tuple[list[Any], list[str]]:
         elif message.get("role") == "assistant":
             out.append(_assistant(content, f"messages[{n}]"))
         else:
-            out += _user(message, content)
+            out += _user(message, content, f"messages[{n}]")
         places += [f"messages[{n}]"] * (len(out) - len(places))
     return out, places
 
 
 def _assistant(content: list[Any], where: str) -> dict[str, Any]:
-    texts: list[Any] = []
+    texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
     for n, block in enumerate(content):
         kind = block.get("type") if isinstance(block, dict) else None
+        place = f"{where}.content[{n}]"
         if kind == "thinking":
-            thoughts.append(str(block.get("thinking", "")))
+            thoughts.append(_text(block, "thinking", place))
         elif kind == "tool_use":
-            if not isinstance(block.get("name"), str):
-                raise InvalidRequest(f"{where}.content[{n}] has no name", f"{where}.content[{n}].name")
-            function = {"name": block["name"], "arguments": block.get("input") or {}}
-            calls.append({"id": block.get("id"), "type": "function", "function": function})
+            given = {} if block.get("input") is None else block["input"]
+            if not isinstance(given, dict):
+                raise InvalidRequest(f"{place}.input must be an object, not {given!r:.80}", f"{place}.input")
+            function = {"name": _text(block, "name", place), "arguments": given}
+            calls.append({"id": _text(block, "id", place), "type": "function", "function": function})
         elif kind != "redacted_thinking":
-            texts.append(block)
+            texts.append(part_text(block, place))
     out: dict[str, Any] = {"role": "assistant", "content": texts}
     if thoughts:
         out["reasoning_content"] = "\n".join(thoughts)
@@ -170,29 +173,45 @@ def _assistant(content: list[Any], where: str) -> dict[str, Any]:
     return out
 
 
-def _user(message: dict[str, Any], content: list[Any]) -> list[dict[str, Any]]:
+def _text(block: dict[str, Any], key: str, where: str) -> str:
+    """What a block has to have, as text."""
+    value = block.get(key)
+    if not isinstance(value, str):
+        what = "is missing" if value is None else f"must be a text, not {value!r:.80}"
+        raise InvalidRequest(f"{where}.{key} {what}", f"{where}.{key}")
+    return value
+
+
+def _user(message: dict[str, Any], content: list[Any], where: str) -> list[dict[str, Any]]:
     """Results of tools are messages of their own, in front of what the user says."""
     results: list[dict[str, Any]] = []
     rest: list[Any] = []
-    for block in content:
-        kind = block.get("type") if isinstance(block, dict) else None
-        if kind == "tool_result":
+    for n, block in enumerate(content):
+        place = f"{where}.content[{n}]"
+        if isinstance(block, dict) and block.get("type") == "tool_result":
             text = block.get("content")
+            if isinstance(text, list):
+                text = [_readable(part, f"{place}.content[{m}]") for m, part in enumerate(text)]
+            elif text is not None and not isinstance(text, str):
+                raise InvalidRequest(
+                    f"{place}.content must be a text or a list of blocks, not {text!r:.80}",
+                    f"{place}.content",
+                )
             if block.get("is_error") and not text:
                 text = "error"
-            results.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text or ""})
-        elif kind == "document" and _document(block) is not None:
-            rest.append({"type": "text", "text": _document(block)})
+            id = _text(block, "tool_use_id", place)
+            results.append({"role": "tool", "tool_call_id": id, "content": text or ""})
         else:
-            rest.append(block)
+            rest.append(_readable(block, place))
     return [*results, {**message, "content": rest}] if rest or not results else results
 
 
-def _document(block: dict[str, Any]) -> str | None:
-    source = block.get("source")
+def _readable(block: Any, where: str) -> str:
+    """The text of a block, also of a document that is text."""
+    source = block.get("source") if isinstance(block, dict) and block.get("type") == "document" else None
     if isinstance(source, dict) and source.get("type") == "text" and isinstance(source.get("data"), str):
         return str(source["data"])
-    return None
+    return part_text(block, where)
 
 
 def _tool(tool: Any, n: int) -> dict[str, Any]:

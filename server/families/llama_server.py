@@ -103,6 +103,8 @@ class CompletionBody(RawBody):
 class InfillBody(RawBody):
     """Body of ``POST /infill``."""
 
+    renamed: ClassVar[dict[str, str]] = {**RawBody.renamed, "suffix": "input_suffix"}
+
     input_prefix: str = ""
     input_suffix: str = ""
     input_extra: list[Any] | None = None

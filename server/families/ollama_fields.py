@@ -18,8 +18,9 @@ from ggfw.server.infill import infill_prompt
 #: Seconds after which "for ever" begins: a century, and a date that calendars still know.
 LONGEST = 100 * 365 * 86400.0
 
-_DURATION = re.compile(r"([+-]?)((?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|ms|s|m|h))+")
-_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_DURATION = re.compile(r"([+-]?)((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|ms|s|m|h))+")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _UNIT = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -168,10 +169,7 @@ def seconds_of(given: float | str | None) -> float | None:
         text = given.strip()
         found = _DURATION.fullmatch(text)
         if found is None:
-            try:
-                number = float(text)
-            except ValueError:
-                number = math.nan
+            number = float(text) if _NUMBER.fullmatch(text) else math.nan
         else:
             number = sum(float(part) * _UNIT[unit] for part, unit in _PART.findall(text))
             number = -number if found[1] == "-" else number

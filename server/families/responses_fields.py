@@ -173,7 +173,8 @@ def _items(items: list[Any]) -> tuple[list[Any], list[str]]:
         if kind == "function_call_output":
             output = item.get("output")
             text = output if isinstance(output, str) else text_of(output, f"{where}.output")
-            out.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
+            id = _text(item.get("call_id", ""), f"{where}.call_id")
+            out.append({"role": "tool", "tool_call_id": id, "content": text})
             places.append(where)
             open_turn = None
             continue
@@ -194,15 +195,43 @@ def _items(items: list[Any]) -> tuple[list[Any], list[str]]:
         if kind == "message":
             open_turn["content"] = text_of(item.get("content"), f"{where}.content")
         elif kind == "reasoning":
-            parts = item.get("content") or item.get("summary") or []
-            thoughts = "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
-            if thoughts:
+            if thoughts := _thoughts(item, where):
                 open_turn["reasoning_content"] = thoughts
         else:
-            function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
-            call = {"id": item.get("call_id"), "type": "function", "function": function}
-            open_turn.setdefault("tool_calls", []).append(call)
+            open_turn.setdefault("tool_calls", []).append(_call(item, where))
     return out, places
+
+
+def _thoughts(item: dict[str, Any], where: str) -> str:
+    """The text of an item of reasoning: all of it, or its summary where that is not given."""
+    key = "content" if item.get("content") else "summary"
+    parts = [] if item.get(key) is None else item[key]
+    if not isinstance(parts, list):
+        raise InvalidRequest(f"{where}.{key} must be a list of parts, not {parts!r:.80}", f"{where}.{key}")
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    for n, text in enumerate(texts):
+        _text(text, f"{where}.{key}[{n}].text")
+    return "\n".join(texts)
+
+
+def _call(item: dict[str, Any], where: str) -> dict[str, Any]:
+    """A call in OpenAI's older form."""
+    arguments = item.get("arguments")
+    function = {
+        "name": _text(item.get("name") or None, f"{where}.name"),
+        "arguments": _text("{}" if arguments is None else arguments, f"{where}.arguments"),
+    }
+    return {
+        "id": _text(item.get("call_id", ""), f"{where}.call_id"),
+        "type": "function",
+        "function": function,
+    }
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{where} must be a text, not {value!r:.80}", where)
+    return value
 
 
 def _tools(tools: list[Any], choice: str | dict[str, Any] | None) -> tuple[list[Any], Any]:
