@@ -61,7 +61,7 @@ class Engine:
         draft: a draft model; the engine closes it.
 
     Raises:
-        InvalidRequest: the draft model has another vocabulary.
+        InvalidRequest: the draft model has another vocabulary; ``max_queue`` or ``prefix_cache_mb`` is below 0.
         UnsupportedError: tokens of this model cannot be guessed, and ``spec`` asks for it.
     """
 
@@ -76,6 +76,9 @@ class Engine:
         spec: str = "off",
         draft: LoadedModel | None = None,
     ) -> None:
+        for name, value in (("max_queue", max_queue), ("prefix_cache_mb", prefix_cache_mb)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise InvalidRequest(f"{name} is {value!r}; an integer from 0 on was expected", name)
         self.model = model
         self.max_queue = max_queue
         executor = model.executor

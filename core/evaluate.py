@@ -146,12 +146,18 @@ def greedy(
     """The ``n`` best tokens one after the other, by plain argmax (lowest id on a tie).
 
     Raises:
-        ContextLengthExceeded: prompt and continuation do not fit the context.
+        ContextLengthExceeded: the prompt does not fit the context.
+        InvalidRequest: ``n`` is below 1, or more than the context has room for.
     """
     prompt = token_ids(ids)
     _check(model, prompt)
-    if len(prompt) + n > model.n_ctx + 1:
-        raise ContextLengthExceeded(len(prompt), model.n_ctx)
+    most = model.n_ctx + 1 - len(prompt)
+    if not 1 <= n <= most:
+        raise InvalidRequest(
+            f"{n} tokens behind a prompt of {len(prompt)} were asked for; the context of {model.n_ctx} has room "
+            f"for 1 to {most} (--ctx)",
+            param="n",
+        )
     executor = model.executor
     while (taken := _reserve(model, [prompt + [0] * max(n - 1, 0)])) is None:
         yield WAIT

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from fake_model import FakeModel
 from served import TOOLS_CHATML
+from tiny_models import write_llama
 
 import ggfw
 from ggfw.errors import InvalidRequest
@@ -89,3 +91,19 @@ def test_more_choices_than_ever_have_a_place_are_refused_for_good(model: Model) 
         model.generate_choices("hi", most + 1)
     assert caught.value.param == "n"
     assert len(model.generate_choices("hi", most, max_tokens=1)) == most
+
+
+@pytest.mark.parametrize("name", ["max_queue", "prefix_cache_mb"])
+@pytest.mark.parametrize("wrong", [-1, 0.5, "4", True])
+def test_sizes_of_an_engine_are_numbers_from_zero(name: str, wrong: Any) -> None:
+    with pytest.raises(InvalidRequest, match=name) as caught:
+        Model(FakeModel("hello"), **{name: wrong})  # type: ignore[arg-type]
+    assert caught.value.param == name
+
+
+def test_greedy_gives_as_many_tokens_as_were_asked_for(tmp_path: Path) -> None:
+    with ggfw.load(write_llama(tmp_path / "tiny.gguf", n_layer=1), threads=1, ctx=64) as model:
+        assert len(model.greedy([5, 6], 63)) == 63
+        for wrong in (0, -1, 64):
+            with pytest.raises(InvalidRequest, match="room for 1 to 63"):
+                model.greedy([5, 6], wrong)
