@@ -208,10 +208,8 @@ def _thoughts(item: dict[str, Any], where: str) -> str:
     parts = [] if item.get(key) is None else item[key]
     if not isinstance(parts, list):
         raise InvalidRequest(f"{where}.{key} must be a list of parts, not {parts!r:.80}", f"{where}.{key}")
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    for n, text in enumerate(texts):
-        _text(text, f"{where}.{key}[{n}].text")
-    return "\n".join(texts)
+    texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
+    return "\n".join(_text(text, f"{where}.{key}[{n}].text") for n, text in enumerate(texts))
 
 
 def _call(item: dict[str, Any], where: str) -> dict[str, Any]:
