@@ -25,12 +25,20 @@ _SAMPLE = 4096  # bytes of each tensor that go into the model's identity
 
 
 def cache_facts(model: LoadedModel) -> dict[str, Any]:
-    """What a saved cache depends on: the model (names, shapes, types and a sample of its tensors), its cache, its rope,
-    and the arithmetic that filled it.
+    """What a saved cache depends on: the model (its architecture's keys, names, shapes, types and a sample of its
+    tensors), its cache, its rope, and the arithmetic that filled it.
 
     Of two models that differ nowhere in these the cache is the same, or they were made to deceive.
     """
-    digest = hashlib.sha256(model.gguf.architecture.encode())
+    architecture, metadata = model.gguf.architecture, model.gguf.metadata
+    digest = hashlib.sha256(architecture.encode())
+    for key in sorted(key for key in metadata if key.startswith(architecture + ".")):
+        value = metadata[key]
+        digest.update(
+            repr(
+                (key, list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value)
+            ).encode()
+        )
     for name, info in sorted(model.gguf.tensors.items()):
         digest.update(f"{name} {info.ggml_type} {tuple(info.shape)}".encode())
         digest.update(info.data[:_SAMPLE].tobytes())

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from test_engine_reuse import ask, cold, ids, load
+from test_engine_reuse import DATA, ask, cold, ids, load
 
 import ggfw
 from ggfw.cache.saved import MAGIC
+from ggfw.gguf import GGUF, write_gguf
 
 
 @pytest.mark.parametrize(
@@ -105,3 +106,21 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(OSError, match="No space"):
             model.save_cache(path, ids(50, 3))
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "key", ["rope.freq_base", "attention.layer_norm_rms_epsilon", "rope.dimension_count"]
+)
+def test_a_file_of_the_same_tensors_computes_another_cache(key: str, tmp_path: Path) -> None:
+    """What fills a cache depends on numbers in the metadata, too."""
+    path, prompt = tmp_path / "talk.cache", ids(40, 3)
+    for name, changes in (("one", {}), ("other", {f"llama.{key}": 4 if "count" in key else 2.5})):
+        with GGUF.open(DATA / "llama.gguf") as gguf:
+            write_gguf(tmp_path / f"{name}.gguf", {**gguf.metadata, **changes}, gguf.tensors.items())
+    with ggfw.load(tmp_path / "one.gguf", threads=1, ctx=64) as model:
+        ask(model, prompt)
+        model.save_cache(path, prompt)
+        assert model.load_cache(path) == prompt
+    with ggfw.load(tmp_path / "other.gguf", threads=1, ctx=64) as model:
+        with pytest.raises(ggfw.CacheFileError, match="was saved for"):
+            model.load_cache(path)
