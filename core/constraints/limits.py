@@ -28,8 +28,10 @@ _PERCENT = re.compile(r"%([0-7][0-9A-Fa-f])")
 MAX_PROPERTIES = 2000
 #: ``multipleOf`` becomes an automaton with that many states.
 MAX_MULTIPLE = 100_000
-#: Integers up to this one, when rounded to double precision, are -2^63, at which llguidance recurses for ever.
-LOWEST_INTEGER = -(2**63) + 512
+#: Numbers up to this one are -2^63 when llguidance has made integers of them (rounded to double precision, then cut to
+#: 64 bits), at which it recurses until its stack overflows. Whether one becomes an integer cannot be told from its
+#: place: ``allOf``, references and ``type`` bring them together. Its reader of decimals may miss the nearest float.
+LOWEST_INTEGER, LOWEST_FLOAT = -(2**63) + 512, float(-(2**63) + 16 * 1024)
 #: Schemas inside a grammar: the place of an error in each is counted from the beginning of the text.
 MAX_INLINE = 1000
 #: Characters of a grammar or schema.
@@ -146,10 +148,10 @@ def _check_numbers(values: Iterable[Any], param: str) -> None:
             raise InvalidRequest(f"the JSON schema holds {value}, which is no number in JSON", param)
         if isinstance(value, int) and value.bit_length() > _MOST_BITS:
             raise InvalidRequest("the JSON schema holds an integer of more than 300 digits", param)
-        if type(value) is int and -(2**63) <= value <= LOWEST_INTEGER:
+        lowest = LOWEST_FLOAT if isinstance(value, float) else LOWEST_INTEGER
+        if isinstance(value, int | float) and value <= lowest:
             raise InvalidRequest(
-                f"the JSON schema holds an integer that is too small; above {LOWEST_INTEGER} was expected",
-                param,
+                f"the JSON schema holds a number that is too small; above {lowest} was expected", param
             )
 
 
