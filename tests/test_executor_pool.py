@@ -286,6 +286,10 @@ def test_bad_plans_are_refused() -> None:
         x = rig.buffer(64)
         rig.step("copy", [x], [View(x.offset + 64, x.stride, 64)])
 
+    def absent_elsewhere(rig: Rig) -> None:
+        """No columns, and rows beyond all memory: kernels compute places of rows before they look at the width."""
+        rig.step("copy", [rig.buffer(64), View(1 << 62, 1 << 20, 0)], [rig.buffer(64)])
+
     def wrong_pool(rig: Rig) -> None:
         rig.pool(n_pages=1, d_k=16, d_v=16)
         x = rig.buffer(32)
@@ -307,7 +311,7 @@ def test_bad_plans_are_refused() -> None:
         rig.step("copy", kernel=(ffi.NULL, ffi.NULL))
 
     assert not refused(lambda rig: rig.step("copy", [rig.buffer(64)], [rig.buffer(64)]))
-    assert all(map(refused, (beyond, wrong_pool, wrong_width, no_kernel)))
+    assert all(map(refused, (beyond, absent_elsewhere, wrong_pool, wrong_width, no_kernel)))
 
 
 def test_an_empty_batch_is_fine() -> None:

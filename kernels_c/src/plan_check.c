@@ -23,7 +23,7 @@ static int rows_fit(const ggfw_executor *e, const ggfw_view *v, int64_t n_rows, 
 }
 
 static int view_fits(const ggfw_executor *e, const ggfw_view *v, int64_t n_rows) {
-    if (v->width == 0) return 1;
+    if (v->width == 0) return rows_fit(e, v, n_rows, 0); /* absent: its rows are not touched, but their places computed */
     if (v->width < 0 || v->type < GGFW_F32 || v->type > GGFW_Q16) return 0;
     return rows_fit(e, v, n_rows, activation_row_bytes(v->type, v->width));
 }
