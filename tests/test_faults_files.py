@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,43 @@ with ggfw.load(sys.argv[1], threads=1, ctx=64) as model, ggfw.load(sys.argv[2], 
 def test_a_file_that_is_cut_short_ends_its_model_and_nothing_else(tmp_path: Path) -> None:
     done = run(TRUNCATED, write_llama(tmp_path / "a.gguf"), write_llama(tmp_path / "b.gguf"))
     assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
+
+
+SENT = """
+import os, signal, sys, ggfw
+if sys.argv[2] == "handled":
+    signal.signal(signal.SIGBUS, lambda *_: print("handled", flush=True))
+with ggfw.load(sys.argv[1], threads=1, ctx=64):
+    os.kill(os.getpid(), signal.SIGBUS)
+    print("goes on")
+"""
+
+
+@POSIX
+@pytest.mark.parametrize(("who", "said"), [("default", ""), ("handled", "handled\ngoes on\n")])
+def test_signals_that_somebody_sends_are_not_swallowed(who: str, said: str, tmp_path: Path) -> None:
+    done = run(SENT, write_llama(tmp_path / "a.gguf"), who)
+    assert (done.returncode, done.stdout) == (0 if said else -signal.SIGBUS, said), done.stderr
+
+
+CHAINED = """
+import faulthandler, mmap, os, sys, ggfw
+with ggfw.load(sys.argv[1], threads=1, ctx=64):
+    faulthandler.enable()  # which comes before ours now, and passes on to it
+    with ggfw.load(sys.argv[1], threads=1, ctx=64), open(sys.argv[1] + ".other", "w+b") as file:
+        file.write(bytes(8192))
+        file.flush()
+        data = mmap.mmap(file.fileno(), 8192)
+        file.truncate(0)
+        data[5000]
+"""
+
+
+@POSIX
+def test_faults_of_other_files_are_told_once(tmp_path: Path) -> None:
+    done = run(CHAINED, write_llama(tmp_path / "a.gguf"))
+    assert done.returncode == -signal.SIGBUS
+    assert done.stderr.count("Fatal Python error: Bus error") == 1
 
 
 @POSIX

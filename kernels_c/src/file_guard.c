@@ -45,9 +45,24 @@ typedef struct watch {
 static watch watches[MAX_WATCHES];
 static struct sigaction before;
 static _Atomic uintptr_t page_size;
+static _Atomic int32_t passed_on; /* since it was installed */
+
+/* A fault that is not ours happens again when this returns; a signal that somebody sent has to be sent again. Whoever
+ * came before may have found this handler in his place and pass on to it in turn: then it ends here. */
+static void pass_on(int number, const siginfo_t *info) {
+    if (atomic_exchange(&passed_on, 1))
+        signal(number, SIG_DFL);
+    else
+        sigaction(number, &before, NULL);
+    if (info->si_code <= 0) raise(number);
+}
 
 static void handle(int number, siginfo_t *info, void *context) {
     (void)context;
+    if (info->si_code <= 0) { /* sent by a process: there is no address */
+        pass_on(number, info);
+        return;
+    }
     uintptr_t at = (uintptr_t)info->si_addr, page = atomic_load(&page_size);
     uintptr_t last = 0; /* the nearest end: a watch may outlive its mapping, and lie over later ones */
     for (int i = 0; i < MAX_WATCHES; i++) {
@@ -61,7 +76,7 @@ static void handle(int number, siginfo_t *info, void *context) {
         size_t n = (size_t)((last - first + page - 1) / page * page);
         if (mmap((void *)first, n, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) return;
     }
-    sigaction(number, &before, NULL); /* not ours: the read faults again, and the handler before sees it */
+    pass_on(number, info);
 }
 
 static int install(void) {
@@ -74,6 +89,7 @@ static int install(void) {
     now.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigemptyset(&now.sa_mask);
     atomic_store(&page_size, (uintptr_t)sysconf(_SC_PAGESIZE));
+    atomic_store(&passed_on, 0);
     return sigaction(SIGBUS, &now, NULL) == 0;
 }
 
