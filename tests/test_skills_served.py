@@ -20,7 +20,9 @@ from ggfw.testing import ScriptedModel
 CALL = '<tool_call>\n{"name": "load_skill", "arguments": {"name": "pirate"}}\n</tool_call>'
 #: The body of the skill, and what the model says having read it.
 BODY, SAID = "SAY ARRR", "Arrr, matey!"
-ANSWERS = {BODY: SAID, "like a pirate": CALL}
+#: A call of a tool that nobody offers.
+STRAY = '<tool_call>\n{"name": "pirate", "arguments": {}}\n</tool_call>'
+ANSWERS = {BODY: SAID, "like a pirate": CALL, "there is no tool": SAID, "a stray call": STRAY}
 PIRATE = Skill(name="pirate", description="How to be one", load=lambda: BODY)
 USER = "Speak like a pirate"
 ASK = [{"role": "user", "content": USER}]
@@ -219,3 +221,33 @@ def test_skills_of_plugins_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     outcome = CliRunner().invoke(cli, ["run", str(path), USER, "--skills"])
     assert outcome.exit_code == 0 and outcome.stdout.strip() == SAID, outcome.output
     assert ggfw.load_skills().keys() >= {"pirate"} and not ggfw.load_skills(plugins=False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat", "/api/generate"]
+)
+def test_stray_calls_are_told_to_the_model_where_the_client_has_no_tools(
+    http: httpx.Client, path: str, stream: bool
+) -> None:
+    text, name = "Make a stray call", http.get("/v1/models").json()["data"][0]["id"]
+    body: dict[str, Any] = {"model": name, "stream": stream, "max_tokens": 200}
+    body |= {"/v1/responses": {"input": text}, "/api/generate": {"prompt": text}}.get(
+        path, {"messages": [{"role": "user", "content": text}]}
+    )
+    answer = http.post(path, json=body)
+    assert answer.status_code == 200 and said_by(answer) == SAID
+    assert (
+        "load_skill" not in answer.text
+        and "tool_calls" not in answer.text
+        and '"tool_use"' not in answer.text
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_stray_calls_go_to_clients_with_tools(http: httpx.Client, stream: bool) -> None:
+    tools = [{"type": "function", "function": {"name": "mine"}}]
+    message = {"role": "user", "content": "Make a stray call"}
+    body = {"messages": [message], "tools": tools, "stream": stream, "max_tokens": 200}
+    answer = http.post("/v1/chat/completions", json=body)
+    assert '"name":"pirate"' in answer.text and '"finish_reason":"tool_calls"' in answer.text

@@ -77,7 +77,7 @@ class Rounds:
         self._turns: list[Result] = []  # those that have ended
         self._text = _Joined()
         self._reasoning = _Joined()
-        self._held: list[ToolCallDelta] = []  # calls of this turn, all load_skill so far
+        self._held: list[ToolCallDelta] = []  # calls of this turn, all answered here so far
         self._open: dict[
             int, bool
         ] = {}  # calls of this turn that are shown, and whether they are the caller's
@@ -108,7 +108,7 @@ class Rounds:
         self._text.end(turn.text)
         self._reasoning.end(turn.reasoning)
         self._held, self._open, self._first = [], {}, self._n_shown
-        if not _internal(turn):
+        if not self._internal(turn):
             return False
         limit: Any = self._options.get("max_tokens")
         used_up = _positive(limit) and self._spent() >= limit
@@ -125,10 +125,13 @@ class Rounds:
         calls = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in turn.tool_calls]
         self._messages.append(assistant(turn.text, tool_calls=calls, reasoning=turn.reasoning))
         for call in turn.tool_calls:
-            text, skill = self._skills.answer(call.arguments)
+            if call.name == LOAD_SKILL:
+                text, skill = self._skills.answer(call.arguments)
+            else:
+                text, skill = f"there is no tool {call.name!r:.80}; only {LOAD_SKILL} can be called", None
             if len(self._turns) == MAX_ROUNDS and call is turn.tool_calls[-1]:
                 text += NO_MORE
-            self._messages.append(tool(text, call_id=call.id, name=LOAD_SKILL))
+            self._messages.append(tool(text, call_id=call.id, name=call.name))
             if skill is not None:
                 self._add_tools(skill.tools)
 
@@ -137,6 +140,13 @@ class Rounds:
         for given in Tools.of(list(tools)).offered:
             if given.name not in {t.name for t in Tools.of(self._tools).offered} | {LOAD_SKILL}:
                 self._tools.append(given.definition())
+
+    def _is_own(self, name: str) -> bool:
+        """Whether a call is answered here: of ``load_skill``, and of what nobody has where the caller has no tools."""
+        return name == LOAD_SKILL or not self._tools
+
+    def _internal(self, turn: Result) -> bool:
+        return bool(turn.tool_calls) and all(self._is_own(call.name) for call in turn.tool_calls)
 
     def _spent(self) -> int:
         return sum(turn.usage.completion_tokens for turn in self._turns)
@@ -170,7 +180,7 @@ class Rounds:
             gone, self._open = [delta.index, *self._open], {}
             return [ToolCallDelta(index, withdrawn=True) for index in gone]
         self._held.append(delta)
-        if delta.name not in ("", LOAD_SKILL):
+        if delta.name and not self._is_own(delta.name):
             self._open[delta.index] = True
         if not any(self._open.values()):
             return ()
@@ -191,7 +201,7 @@ class Rounds:
             return None
         self._text.end(turn.text)
         self._reasoning.end(turn.reasoning)
-        if _internal(turn):
+        if self._internal(turn):
             turn = replace(turn, tool_calls=())
         return self._whole([*self._turns, turn], turn)
 
@@ -245,10 +255,6 @@ class _Joined:
 
     def _gap(self) -> str:
         return SEPARATOR if self.whole and not self.whole[-1].isspace() else ""
-
-
-def _internal(turn: Result) -> bool:
-    return bool(turn.tool_calls) and all(call.name == LOAD_SKILL for call in turn.tool_calls)
 
 
 def _positive(limit: Any) -> bool:
