@@ -92,6 +92,11 @@ SIZE = Size()
     help="Name by which clients on this machine may call the server, * for any; default: localhost. Repeatable.",
 )
 @setting(
+    "--fixed-models",
+    is_flag=True,
+    help="Requests may not fetch, upload, derive, copy or remove models; none then reaches the network.",
+)
+@setting(
     "--skills",
     multiple=True,
     is_flag=False,
@@ -217,7 +222,9 @@ class _Served:
                 continue
             self.pool.add(self._entry(found.id, found.path, {found.path.name}, found))
         self.pool.discover = self._discover
-        self.store = Store(own, self.pool, self._load, self._footprint)
+        self.store = Store(
+            own, self.pool, self._load, self._footprint, fixed=options.get("fixed_models", False)
+        )
         for warning in self.store.warnings:
             terminal.say(f"ggfw: {warning}")
 

@@ -43,6 +43,7 @@ class Store:
         pool: where they become known.
         load: loads a file of the folder; with ``ctx=`` where the context had to be made to fit.
         footprint: tells what memory a file would take; None: nobody asks.
+        fixed: requests may not change what the folder holds: :meth:`check_open` refuses.
     """
 
     def __init__(
@@ -51,8 +52,11 @@ class Store:
         pool: Pool,
         load: Callable[..., Model],
         footprint: Callable[[Path], Footprint] | None = None,
+        *,
+        fixed: bool = False,
     ) -> None:
         self.folder = folder
+        self.fixed = fixed
         self.pool = pool
         self._load = load
         self._footprint = footprint
@@ -79,6 +83,18 @@ class Store:
                     self.pool.absent[name.lower()] = partial(self._derived, preset)
             except (GgfwError, OSError, ValueError, KeyError, TypeError) as error:
                 self.warnings.append(f"{path.name} in the folder of derived models is left out: {error}")
+
+    def check_open(self) -> None:
+        """Check that requests may change the models.
+
+        Raises:
+            Forbidden: the operator wants them as they are.
+        """
+        if self.fixed:
+            raise Forbidden(
+                "this server's models are fixed: requests cannot fetch, upload, derive, copy or remove any "
+                "(it runs with --fixed-models)"
+            )
 
     # -- files ----------------------------------------------------------------------------------------------------
 

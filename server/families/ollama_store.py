@@ -108,6 +108,7 @@ def check_template(source: str) -> None:
 def _store(state: State) -> Store:
     if state.store is None:
         raise UnsupportedError("this server has no folder for models; start it with --models-dir")
+    state.store.check_open()
     return state.store
 
 
