@@ -123,7 +123,7 @@ def cli(ctx: click.Context, config: str | None) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; the entry point of the ``ggfw`` script.
+    """Run the command line and return its exit code; what the ``ggfw`` script starts (:func:`ggfw.cli.start`).
 
     Args:
         argv: arguments without the program's name; None = those of the process.

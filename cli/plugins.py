@@ -180,7 +180,7 @@ def new_verb(kind: str, name: str, folder: str) -> None:
     click.echo(f"{target}: pip install --no-build-isolation -e {target}; ggfw plugins check {name}")
 
 
-@verb("disable")
+@verb("disable", makes_config=True)
 @click.argument("name")
 @click.pass_context
 def disable_verb(ctx: click.Context, name: str) -> None:
@@ -197,7 +197,7 @@ def disable_verb(ctx: click.Context, name: str) -> None:
     click.echo(f"{name} is left out: {KEY} in {path}")
 
 
-@verb("enable")
+@verb("enable", makes_config=True)
 @click.argument("name")
 @click.pass_context
 def enable_verb(ctx: click.Context, name: str) -> None:
@@ -220,7 +220,7 @@ def _disabled(ctx: click.Context) -> tuple[Path, list[str]]:
 
     chosen = (ctx.find_root().obj or {}).get("config")
     path = config_path(chosen)
-    return path, disabled_in(read_config(chosen), path)
+    return path, disabled_in(read_config(chosen, may_be_missing=True), path)
 
 
 for _command in (list_verb, show_verb, check_verb, new_verb, enable_verb, disable_verb):

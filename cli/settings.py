@@ -54,7 +54,15 @@ def setting(*names: str, **kwargs: Any) -> Any:
 
 
 class Verb(click.Command):
-    """A command whose options take defaults from the configuration file."""
+    """A command whose options take defaults from the configuration file.
+
+    Args:
+        makes_config: whether it writes that file, so that a chosen one need not be there yet.
+    """
+
+    def __init__(self, *args: Any, makes_config: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.makes_config = makes_config
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -65,7 +73,7 @@ class Verb(click.Command):
         if named is not None and root is not None:
             root.obj = {**(root.obj or {}), "config": named}
         chosen = (root.obj or {}).get("config") if root is not None else named
-        config = read_config(chosen)
+        config = read_config(chosen, may_be_missing=self.makes_config)
         if not config:
             return super().make_context(info_name, args, parent=parent, **extra)
         extra["default_map"] = self._defaults(config, info_name or "")
@@ -135,10 +143,14 @@ def config_path(chosen: str | None = None) -> Path:
     return user_config_path("ggfw", appauthor=False) / "config.toml"
 
 
-def read_config(chosen: str | None = None) -> dict[str, Any]:
+def read_config(chosen: str | None = None, *, may_be_missing: bool = False) -> dict[str, Any]:
     """Read and check the configuration file; empty when there is none and none was asked for.
 
     The user's own file that cannot be looked at is left out with a line on stderr, for nobody asked for it.
+
+    Args:
+        chosen: path that the user gave; None: the user's own file.
+        may_be_missing: whether a chosen file that is not there is empty as well.
 
     Raises:
         InvalidRequest: a chosen file is missing or cannot be read, or the file is no TOML, or has a key that no verb
@@ -148,7 +160,7 @@ def read_config(chosen: str | None = None) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin files with a byte order mark
     except FileNotFoundError:
-        if chosen:
+        if chosen and not may_be_missing:
             raise InvalidRequest(f"there is no configuration file {path}", "config") from None
         return {}
     except (OSError, UnicodeDecodeError) as exc:

@@ -335,6 +335,22 @@ def test_nothing_heavy_is_imported(args: list[str]) -> None:
     assert set(__import__("ast").literal_eval(said.stderr)) <= allowed
 
 
+def test_an_interrupt_while_modules_are_imported_has_no_traceback() -> None:
+    code = """
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Finder())
+from importlib.metadata import entry_points
+(script,) = [ep for ep in entry_points(group="console_scripts") if ep.name == "ggfw"]
+sys.exit(script.load()())
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (said.returncode, said.stdout, said.stderr) == (130, "", "")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="needs the processor time of children")
 @pytest.mark.parametrize("args", [["--help"], ["plugins", "list"]])
 def test_start_is_quick(cli: Cli, args: list[str]) -> None:

@@ -120,3 +120,19 @@ def test_links_rights_and_line_ends_of_the_file_stay(tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_no_mistake(cli: Cli, file: Path) -> None:
     file.write_bytes(b'\xef\xbb\xbfdisable-plugins = ["olmo2"]\r\n')
     assert state(cli, file, "olmo2") == "disabled"
+
+
+@pytest.mark.parametrize("chosen", ["option", "variable"])
+def test_the_chosen_file_need_not_be_there(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    file = tmp_path / "new" / "ggfw.toml"
+    option = ["--config", str(file)] if chosen == "option" else []
+    if chosen == "variable":
+        monkeypatch.setenv("GGFW_CONFIG", str(file))
+    said = cli("plugins", "enable", "olmo2", *option)
+    assert said.code == 1 and "'olmo2' is not in disable-plugins" in said.error and "nothing" in said.error
+    assert cli("plugins", "list", *option).error.startswith("there is no configuration file")
+    assert cli("plugins", "disable", "olmo2", *option).code == 0
+    assert file.read_text() == 'disable-plugins = ["olmo2"]\n'
+    assert cli("plugins", "enable", "olmo2", *option).code == 0 and file.read_text() == ""
