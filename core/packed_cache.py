@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ggfw.files import open_without_waiting
 from ggfw.threads import start_if_possible
 
 _SUFFIX = ".packed"
@@ -63,7 +64,7 @@ class PackedCache:
         """
         path = self.path(key)
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=open_without_waiting) as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(n_bytes)
                 trailer = file.read(_TRAILER.size + _n_blocks(n_bytes) * 8)
@@ -105,7 +106,7 @@ class PackedCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._make_room(data.size)
             trailer = _trailer(key, data.size, _sums(data, native))
-            with unfinished.open("wb") as file:
+            with unfinished.open("xb") as file:
                 file.write(data.data)
                 file.write(trailer)
             unfinished.replace(path)

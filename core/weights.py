@@ -139,8 +139,10 @@ class NativeWeights:
     def _cache_key(self, multiplied: dict[str, tuple[WeightRef, str]], sizes: dict[str, int]) -> bytes | None:
         """What tells these packed weights from all others; None for a model that is no file.
 
-        Of a file: its tensors' names, types and places, size, time of change, and bytes from all over it. Of the
-        layout: the libraries that pack, byte for byte, and which of their kernels.
+        Of a file: its tensors' names, types and places, size, times of change, and bytes from all over it. The time at
+        which its entry on the disk changed is the system's: archives and programs can set the other one, so that a
+        stranger's file could look like a good one and be packed for it. Of the layout: the libraries that pack, byte
+        for byte, and which of their kernels.
         """
         from ggfw.packed_cache import packed_key
 
@@ -150,7 +152,8 @@ class NativeWeights:
         for path, data in self._gguf.mappings:
             places = [len(data) * i // _SAMPLES for i in range(_SAMPLES)]
             samples = [bytes(data[place : place + 64]) for place in places]
-            files.append((len(data), path.stat().st_mtime_ns, samples))
+            found = path.stat()
+            files.append((len(data), found.st_mtime_ns, found.st_ctime_ns, samples))
         tensors = [
             (name, op, ref.ggml_type, ref.shape, self._gguf.tensors[name].offset, sizes[name])
             for name, (ref, op) in multiplied.items()
