@@ -43,7 +43,7 @@ def test_one_foreign_call_per_decode_step(tmp_path: Path, params: dict[str, Any]
         ids = model.tokenize("hello")
         model.generate(ids, max_tokens=2, ignore_eos=True, **params)
         executor = model.loaded.executor
-        executor._lib = lib = CountingLibrary(executor._lib)
+        executor._lib = executor._guard._lib = lib = CountingLibrary(executor._lib)
         counts = []
         for n in (5, 25):
             lib.calls.clear()

@@ -36,6 +36,9 @@ class FileGuard:
         self._broken = ""
         self._stats: list[tuple[Path, tuple[int, ...]]] = []
         self._native = native
+        #: Where the faults in all watched files are counted; read without a call.
+        self._faults = native.lib.ggfw_file_faults()
+        self._n_faults = self._faults[0]
         for path, data in gguf.mappings:
             self.watch(path, data)
         self._next = time.monotonic() + INTERVAL
@@ -56,9 +59,11 @@ class FileGuard:
             ModelFileError: it has, now or at an earlier look: what the model computes is worth nothing.
         """
         if not self._broken:
-            for path, number in self._watches:
-                if self._lib.ggfw_file_failed(number):
-                    self._broken = f"{path} was cut short while it was in use; restore it and load it again"
+            if self._faults[0] != self._n_faults:
+                self._n_faults = self._faults[0]
+                for path, number in self._watches:
+                    if self._lib.ggfw_file_failed(number):
+                        self._broken = f"{path} was cut short while it was in use; restore it and load it again"
             if not self._broken and (now := time.monotonic()) >= self._next:
                 self._next = now + INTERVAL
                 for path, was in self._stats:

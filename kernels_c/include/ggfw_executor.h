@@ -82,11 +82,13 @@ int32_t ggfw_checksums(const void *data, int64_t n_bytes, int64_t block, uint64_
 
 /* A mapped file may be cut short by others while it is read, which ends a process with SIGBUS. Reads in a watched range
  * give zeros instead from then on, and the range counts as failed. The first call installs the handler; faults elsewhere
- * go to the one before. Returns a number for the other two calls, -1 where too many ranges are watched or files cannot
- * shrink while they are mapped (Windows). */
+ * go to the one before. Returns a number for the next two calls, -1 where too many ranges are watched or files cannot
+ * shrink while they are mapped (Windows). ggfw_file_faults: where the faults in all watched ranges are counted, so that
+ * who asks after every step need not call anything: while the count stands, no range has failed. */
 int32_t ggfw_file_watch(const void *mapped, int64_t bytes);
 int32_t ggfw_file_failed(int32_t watch);
 void ggfw_file_unwatch(int32_t watch);
+const int32_t *ggfw_file_faults(void);
 
 /* Page-aligned anonymous memory, zeroed; NULL when short. huge: with huge pages where granted, for what is read from
  * end to end (weights); without, memory is only used as far as it is touched (caches). */

@@ -20,6 +20,10 @@ int32_t ggfw_file_failed(int32_t watch) {
     (void)watch;
     return 0;
 }
+const int32_t *ggfw_file_faults(void) {
+    static const int32_t none = 0;
+    return &none;
+}
 void ggfw_file_unwatch(int32_t watch) { (void)watch; }
 
 #else
@@ -45,6 +49,7 @@ typedef struct watch {
 static watch watches[MAX_WATCHES];
 static struct sigaction before;
 static _Atomic uintptr_t page_size;
+static _Atomic int32_t n_faults; /* in files that are watched */
 static _Atomic int32_t passed_on; /* since it was installed */
 
 /* A fault that is not ours happens again when this returns; a signal that somebody sent has to be sent again. Whoever
@@ -72,6 +77,7 @@ static void handle(int number, siginfo_t *info, void *context) {
         if (last == 0 || end < last) last = end;
     }
     if (last != 0) {
+        atomic_fetch_add(&n_faults, 1); /* the watches are marked by now */
         uintptr_t first = at / page * page;
         size_t n = (size_t)((last - first + page - 1) / page * page);
         if (mmap((void *)first, n, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) return;
@@ -109,6 +115,8 @@ int32_t ggfw_file_watch(const void *mapped, int64_t bytes) {
 int32_t ggfw_file_failed(int32_t i) {
     return i >= 0 && i < MAX_WATCHES ? atomic_load(&watches[i].failed) : 0;
 }
+
+const int32_t *ggfw_file_faults(void) { return (const int32_t *)&n_faults; }
 
 void ggfw_file_unwatch(int32_t i) {
     if (i < 0 || i >= MAX_WATCHES) return;
