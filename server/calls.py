@@ -22,6 +22,18 @@ def arguments_object(call: ToolCall) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def is_whole(text: str) -> bool:
+    """Whether arguments are all of a JSON object, and not the beginning of one.
+
+    >>> is_whole('{"city": "Paris"}'), is_whole('{"city": "Paris"')
+    (True, False)
+    """
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 def whole_members(text: str) -> dict[str, Any]:
     """The members that stand whole in the beginning of a JSON object; a value that could go on is not whole.
 

@@ -94,6 +94,20 @@ def test_incomplete_and_failed(served: Served) -> None:
     assert last["type"] == "response.failed" and "boom" in last["response"]["error"]["message"]
 
 
+@pytest.mark.parametrize("limit", range(len(TWO_CALLS) // 2, len(TWO_CALLS), 7))
+def test_the_item_that_was_cut_is_the_incomplete_one(served: Served, limit: int) -> None:
+    """Its first call is whole; the second one is cut, and so is text."""
+    tools = [TOOL, {**TOOL, "name": "g"}]
+    body = {"input": "two calls", "tools": tools, "max_output_tokens": limit}
+    whole, streamed = post(served, **body).json(), events(served, **body)[-1]["response"]
+    for response in (whole, streamed):
+        assert response["status"] == "incomplete"
+        found = {item["type"]: item["status"] for item in response["output"]}
+        assert found.pop("function_call") == "completed"
+        assert found in ({}, {"message": "incomplete"})
+    assert len(whole["output"]) == len(streamed["output"])
+
+
 def test_history(served: Served) -> None:
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "q"}]},

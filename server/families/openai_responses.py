@@ -14,7 +14,7 @@ from ggfw.chat.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from ggfw.request import new_id
 from ggfw.result import Result, Usage
 from ggfw.server.answers import Answers, answering
-from ggfw.server.calls import underscored_id
+from ggfw.server.calls import is_whole, underscored_id
 from ggfw.server.endpoint import endpoint
 from ggfw.server.families.responses_fields import ResponsesBody
 from ggfw.server.generation import first_request, with_preset
@@ -77,8 +77,13 @@ class _Writer:
             self.take(TextDelta(result.text, tuple(result.logprobs or ())))
         for index, call in enumerate(result.tool_calls):
             self.take(ToolCallDelta(index, call.id, call.name, call.arguments))
-        self._close(self._status(result))
-        return self._response(self._status(result), result)
+        status = self._status(result)
+        self._close(status)
+        # A call that is whole was not what was cut: that was text behind it, which stands in front of it here.
+        said = [item for item in self.output if item["type"] == "message"]
+        if said and self._item["status"] == "completed":
+            said[-1]["status"] = status
+        return self._response(status, result)
 
     def start(self) -> str:
         """The events in front of the first item."""
@@ -195,7 +200,8 @@ class _Writer:
         if kind is None:
             return ""
         item = self._item
-        item["status"] = status
+        whole = item["type"] == "function_call" and is_whole(item["arguments"])
+        item["status"] = "completed" if whole else status
         events = ""
         if kind == "message":
             part = item["content"][0]
