@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import Distribution, EntryPoint
 
 _SUFFIXES = (".dist-info", ".egg-info")
 _VALUE = re.compile(r"(?P<module>[\w.]+)\s*(:\s*(?P<attribute>[\w.]+))?\s*(\[.*\])?\s*$")
@@ -43,11 +43,7 @@ class Door:
         """The door of one of ``importlib.metadata``'s entry points."""
         if entry_point.dist is None:  # made by hand, as tests do
             return cls(entry_point.name, entry_point.load)
-        try:
-            headers = entry_point.dist.read_text("METADATA") or entry_point.dist.read_text("PKG-INFO") or ""
-        except (OSError, UnicodeError):
-            headers = ""
-        return cls(entry_point.name, entry_point.load, *_name_and_version(headers))
+        return cls(entry_point.name, entry_point.load, *_name_and_version(_headers(entry_point.dist)))
 
 
 def installed(group: str) -> list[Door]:
@@ -55,9 +51,7 @@ def installed(group: str) -> list[Door]:
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
     paths = [path or os.curdir for path in sys.path]
     if finders != [PathFinder] or any(os.path.isfile(path) for path in paths):
-        from importlib.metadata import entry_points  # archives, and finders that others have put in
-
-        return [Door.of(entry_point) for entry_point in entry_points(group=group)]
+        return _asked(group)  # archives, and finders that others have put in
     doors: list[Door] = []
     seen = set()
     for path in paths:
@@ -81,7 +75,39 @@ def _distributions(path: str) -> Iterator[tuple[str, str]]:
         if is_egg and name.lower() == "egg-info":
             stem, suffix = egg, ".egg-info"
         if suffix.lower() in _SUFFIXES:
-            yield re.sub(r"[-_.]+", "_", stem.partition("-")[0]).lower(), os.path.join(path, name)
+            yield _spelt(stem.partition("-")[0]), os.path.join(path, name)
+
+
+def _asked(group: str) -> list[Door]:
+    """:func:`installed` by ``importlib.metadata``, which a distribution that is damaged would end for all."""
+    from importlib.metadata import distributions
+
+    doors: list[Door] = []
+    seen = set()
+    for distribution in distributions():
+        name = _spelt(_name_and_version(_headers(distribution))[0])
+        if name and name in seen:
+            continue
+        seen.add(name)
+        try:
+            found = [Door.of(entry) for entry in distribution.entry_points if entry.group == group]
+        except Exception:  # lines that are none, bytes that are no text, files that cannot be read
+            continue
+        doors += found
+    return doors
+
+
+def _headers(distribution: Distribution) -> str:
+    """The text of a distribution's metadata; nothing where it cannot be read."""
+    try:
+        return distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    except (OSError, UnicodeError):
+        return ""
+
+
+def _spelt(name: str) -> str:
+    """A distribution's name in the one spelling by which two are compared."""
+    return re.sub(r"[-_.]+", "_", name).lower()
 
 
 def _doors(folder: str, group: str) -> Iterator[Door]:

@@ -89,6 +89,20 @@ def test_distributions_in_archives_are_found(tmp_path: Path, monkeypatch: pytest
     assert _both("ggfw.t") == [("a", "zipped", "1.0")]
 
 
+@pytest.mark.parametrize("damage", [b"[console_scripts]\na = m:a # \xe9\n", b"[ggfw.t]\nno line\n"])
+def test_a_damaged_distribution_beside_an_archive_costs_nobody_else(
+    damage: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "packed.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("module.py", "")
+    _install(tmp_path / "good", "good", "[ggfw.t]\na = json\n")
+    (_install(tmp_path / "bad", "bad", "") / "entry_points.txt").write_bytes(damage)
+    for path in ("good", "bad", "packed.zip"):
+        monkeypatch.syspath_prepend(str(tmp_path / path))
+    assert [(d.name, d.distribution) for d in installed("ggfw.t")] == [("a", "good")]
+
+
 def test_finders_of_others_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     class Finder(metadata.DistributionFinder):
         def find_spec(self, *_: object) -> None:
