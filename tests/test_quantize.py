@@ -46,6 +46,14 @@ def test_the_search_beats_the_simple_quantiser(fmt: str) -> None:
     assert error(encode(fmt, x)) <= error(quants.quantize(fmt, x)) * 1.0001
 
 
+@pytest.mark.parametrize("fmt", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL"])
+def test_what_was_quantised_before_comes_back(fmt: str) -> None:
+    """Many a file in floats was made from a quantised one; blocks whose smallest integer may be 0 or 1 fit twice."""
+    x = (np.random.default_rng(1).standard_normal((256, 2048)) * 0.02).astype(np.float32)
+    once = decoded(fmt, encode(fmt, x), x.shape)
+    assert (decoded(fmt, encode(fmt, once), x.shape) == once).all()
+
+
 @pytest.mark.parametrize("fmt", BOUNDS)
 @pytest.mark.parametrize("kind", ["zeros", "constant", "one spike", "tiny", "huge", "positive"])
 def test_extreme_blocks_stay_finite_and_near(fmt: str, kind: str) -> None:

@@ -99,13 +99,16 @@ VF_INLINE void refit_affine(int n, const vf *x, const vf *w, float high, int bel
     *m = vf_select(usable, offset, *m);
 }
 
-/* Scale *d >= 0 and offset *m for x ~ d q + m, 0 <= q <= high. */
+/* Scale *d >= 0 and offset *m for x ~ d q + m, 0 <= q <= high. Of grids that all fit but for rounding, as those of a
+ * block that lay on one before do, the first counts, which is the coarsest and has the offset nearest to the values. */
 VF_INLINE void search_affine(int n, const vf *x, const vf *w, float high, int below_zero, vf *d, vf *m) {
-    vf low = x[0], top = x[0];
-    for (int i = 1; i < n; i++) {
+    vf low = x[0], top = x[0], rounding = vf_zero();
+    for (int i = 0; i < n; i++) {
         low = vf_min(low, x[i]);
         top = vf_max(top, x[i]);
+        rounding = vf_fma(vf_mul(w[i], x[i]), x[i], rounding);
     }
+    rounding = vf_mul(rounding, vf_set(1e-10f));
     if (below_zero) low = vf_min(low, vf_zero());
     vf range = vf_sub(top, low), best = vf_set(INFINITY);
     *d = vf_zero();
@@ -114,7 +117,7 @@ VF_INLINE void search_affine(int n, const vf *x, const vf *w, float high, int be
         vf scale = vf_mul(range, vf_set(1.0f / (high + 0.1f * (float)k))), offset = low;
         refit_affine(n, x, w, high, below_zero, &scale, &offset);
         refit_affine(n, x, w, high, below_zero, &scale, &offset);
-        vf error = affine_error(n, x, w, scale, offset, high);
+        vf error = vf_max(affine_error(n, x, w, scale, offset, high), rounding);
         vm better = vf_less(error, best);
         best = vf_select(better, error, best);
         *d = vf_select(better, scale, *d);
