@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
+from itertools import islice
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,9 @@ BUILTIN = "ggfw"
 
 #: Seconds after which a plugin that is still being loaded is named in a warning.
 SLOW = 5.0
+
+#: Descriptors of one hook, at most: a generator that never ends would take all memory.
+MOST = 10_000
 
 #: ``kind`` of a row that stands for a plugin as a whole.
 PLUGIN = "plugin"
@@ -251,7 +255,9 @@ def _open(
     offered = 0
     for kind, function in hooks:
         try:
-            items = list(function())
+            items = list(islice(function(), MOST + 1))
+            if len(items) > MOST:
+                raise ValueError(f"it offers more than {MOST} descriptors")
         except KeyboardInterrupt:
             raise
         except BaseException as exc:
@@ -261,8 +267,7 @@ def _open(
         for item in items:
             offered += 1
             if problem := _problem(kind, item):
-                name = getattr(item, "name", None)
-                name = name if isinstance(name, str) and name else origin.plugin
+                name = _name_of(item) or origin.plugin
                 found.rows.append(origin.row("failed", problem, "descriptor", kind=kind, name=name))
             elif {item.name, f"{kind}.{item.name}"} & switches.disabled:
                 found.rows.append(Offer(kind, item, origin).row("disabled", "named in GGFW_DISABLE_PLUGINS"))
@@ -308,12 +313,21 @@ def _register(manager: pluggy.PluginManager, origin: Origin, plugin: Any) -> lis
 def _problem(kind: str, item: Any) -> str:
     """Return what is wrong with one result of a hook, or an empty string."""
     expected = KINDS[kind]
-    if not isinstance(item, expected):
+    # isinstance() would ask the object itself, which may say or raise anything.
+    if not issubclass(type(item), expected):
         return f"{HOOK_PREFIX}{kind} returned {type(item).__name__}, expected {expected.__name__}"
     try:
         return "; ".join(Descriptor.problems(item) or item.problems())
     except Exception as exc:
         return f"its check failed: {describe(exc)}"
+
+
+def _name_of(item: Any) -> str:
+    """The name of what should have been a descriptor; empty where it has none."""
+    try:
+        return item.name if type(item.name) is str else ""
+    except Exception:
+        return ""
 
 
 def describe(exc: BaseException) -> str:
@@ -322,7 +336,10 @@ def describe(exc: BaseException) -> str:
         lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
         # pluggy's texts name the plugin first and the complaint last; ours are one line.
         return lines[-1] if lines else "it does not fit the hook specification"
-    text = " ".join(str(exc).split())
+    try:
+        text = " ".join(str(exc).split())
+    except Exception:  # an error of a plugin's own class, which cannot even be shown
+        text = ""
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
 
 

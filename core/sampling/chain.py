@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ggfw.errors import NonFiniteLogits
+from ggfw.errors import GgfwError, NonFiniteLogits, PluginError
 from ggfw.sampling.arithmetic import F32, NEG_INF, Ids, as_row, normalised, select_best
 from ggfw.sampling.build import SamplerVocab, build_edits, build_stages, place, split_edits
 from ggfw.sampling.constraint import Constraint, allowed_ids
@@ -216,7 +216,16 @@ class Sampler:
             return c.head(1)
         context = self._context(row)
         for stage in stages:
-            c = stage.apply(c, context)
+            try:
+                c = stage.apply(c, context)
+            except GgfwError:
+                raise
+            except Exception as error:
+                said = f"{type(error).__name__}: {error}"
+                raise PluginError(f"the sampler stage {stage.name} failed: {said}") from error
+            if not isinstance(c, Candidates) or not c.ids.size:
+                gave = "no candidate" if isinstance(c, Candidates) else type(c).__name__
+                raise PluginError(f"the sampler stage {stage.name} gave {gave}; Candidates were expected")
         return c
 
     def _context(self, row: F32) -> StageContext:
