@@ -243,3 +243,24 @@ DROPPED = "{% for m in messages %}{{ m.content.split('</think>')[-1] }}|{% endfo
 def test_history_goes_as_the_template_wants(source: str, wanted: str) -> None:
     history = [ggfw.user("q"), ggfw.assistant("a", reasoning="why"), ggfw.user("r")]
     assert ChatTemplate(source).render(history).text == wanted
+
+
+SPOKEN = (
+    "<|start_of_role|>system<|end_of_role|>Write your thoughts after 'Here is my thought process:' and write your "
+    "response after 'Here is my response:' for each user query.<|end_of_text|>\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "thoughts", "answer"),
+    [(SPOKEN, "Six by seven.", "It is 42."), ("", "", None)],
+)
+def test_granite_3_2_says_in_words_what_it_thinks(prompt: str, thoughts: str, answer: str | None) -> None:
+    said = "Here is my thought process:\n\nSix by seven.\n\nHere is my response:\n\nIt is 42."
+    for cut in range(len(said)):
+        parser = dialect("granite").parser(prompt)
+        deltas = [*parser.push(said[:cut]), *parser.push(said[cut:]), *parser.finish()]
+        assert "".join(d.text for d in deltas if isinstance(d, ReasoningDelta)).strip() == thoughts
+        assert "".join(d.text for d in deltas if isinstance(d, TextDelta)) == (answer or said)
+    block = dialect("granite").reasoning(prompt)
+    assert block is not None and block.close == ("Here is my response:" if thoughts else "</think>")

@@ -135,6 +135,10 @@ class Dialect:
         """
         return None
 
+    def format_for(self, prompt: str) -> Format:
+        """How the answer to the rendered ``prompt`` is marked; some families' templates know several ways."""
+        return self.format
+
     def parser(self, prompt: str, tools: Tools | None = None, *, assured: bool = False) -> Parser:
         """A parser for one answer.
 
@@ -143,7 +147,7 @@ class Dialect:
             tools: what may be called; None or empty: nothing is taken for a call.
             assured: a grammar assures that calls parse, so that they can be streamed from the name on.
         """
-        return Splitter(self.format, tools, prompt, assured)
+        return Splitter(self.format_for(prompt), tools, prompt, assured)
 
     def call_grammar(
         self, tools: Tools, *, required: bool, parallel: bool, strict: bool, control: Control = no_control
@@ -177,13 +181,14 @@ class Dialect:
 
         A constraint on the answer begins behind it.
         """
-        bare, ends = prompt.rstrip(), self.format.interrupts
-        for opening, closing in self.format.reasoning:
+        form, bare = self.format_for(prompt), prompt.rstrip()
+        ends = form.interrupts
+        for opening, closing in form.reasoning:
             if bare.endswith(opening):
                 return Reasoning(closing, True, forced=self.closings.get(closing, ""), interrupts=ends)
             if bare.endswith(closing):  # the template has switched reasoning off by an empty block
                 return None
-        for opening, closing in self.format.reasoning:
+        for opening, closing in form.reasoning:
             return Reasoning(closing, False, opening, self.closings.get(closing, ""), interrupts=ends)
         return None
 

@@ -1,6 +1,7 @@
 """Granite 3: ``<|tool_call|>[{"name": …, "arguments": {…}}]``; reasoning in ``<think>``, the answer in ``<response>``.
 
-Granite 4 writes calls as Hermes does, and so has its dialect.
+Granite 3.2 writes "Here is my thought process:" and "Here is my response:" instead. Granite 4 writes calls as Hermes
+does, and so has its dialect.
 """
 
 from __future__ import annotations
@@ -9,15 +10,14 @@ import json
 from collections.abc import Iterable, Sequence
 
 from ggfw.chat.bodies import JsonCall
-from ggfw.chat.dialect import Dialect, Parser, marks
+from ggfw.chat.dialect import Dialect, marks
 from ggfw.chat.format import CallForm, Format
-from ggfw.chat.splitter import Splitter
-from ggfw.chat.tools import Tools
 from ggfw.descriptors import ChatDialect
 from ggfw.hookspecs import hookimpl
 
 GGFW_PLUGIN_API = 1
 
+THOUGHTS, RESPONSE = "Here is my thought process:", "Here is my response:"
 CALLS = (
     CallForm("<|tool_call|>", JsonCall(listed=True)),
     CallForm("<tool_call>", JsonCall(listed=True), ("</tool_call>",)),  # 3.1 writes its mark as plain text
@@ -31,17 +31,20 @@ class Granite(Dialect):
     format = Format(calls=CALLS)
     #: With reasoning on, the system message of the template asks for a mark around the answer too.
     tagged = Format(calls=CALLS, drop=("<response>", "</response>"))
+    #: Granite 3.2's asks for sentences instead.
+    spoken = Format(calls=CALLS, reasoning=((THOUGHTS, RESPONSE),), drop=(RESPONSE,))
+    closings = {RESPONSE: f"\n\n{RESPONSE}\n\n"}
 
     def turn_of_calls(self, calls: Sequence[tuple[str, str]]) -> tuple[str, str, str]:
         """The template has no place for them, but shows their form when it asks for them."""
         listed = (f'{{"name": {json.dumps(n, ensure_ascii=False)}, "arguments": {a}}}' for n, a in calls)
         return "<|tool_call|>", f"[{', '.join(listed)}]", ""
 
-    def parser(self, prompt: str, tools: Tools | None = None, *, assured: bool = False) -> Parser:
+    def format_for(self, prompt: str) -> Format:
         """See :class:`ggfw.chat.dialect.Dialect`."""
-        return Splitter(
-            self.tagged if "<response></response>" in prompt else self.format, tools, prompt, assured
-        )
+        if "<response></response>" in prompt:
+            return self.tagged
+        return self.spoken if f"'{THOUGHTS}'" in prompt and f"'{RESPONSE}'" in prompt else self.format
 
 
 @hookimpl
