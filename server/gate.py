@@ -100,7 +100,7 @@ def install(
         if origin and fits(request):
             headers["Access-Control-Allow-Origin"] = "*" if "*" in allowed else origin
             headers["Access-Control-Expose-Headers"] = EXPOSED
-            headers["Vary"] = "Origin"
+            headers["Vary"] = ", ".join(filter(None, (headers.get("Vary"), "Origin")))
             if request.method == "OPTIONS":
                 asked = request.headers.get("access-control-request-headers")
                 headers["Access-Control-Allow-Methods"] = METHODS

@@ -26,6 +26,16 @@ def test_browsers_get_the_page_and_others_one_line(served: Served) -> None:
     assert served.http.head("/chat").status_code == 200
 
 
+def test_caches_are_told_what_an_answer_depends_on(served: Served) -> None:
+    for accept in ("text/html", "*/*"):
+        head = {"Accept": accept}
+        assert served.http.get("/", headers=head).headers["vary"] == "Accept"
+        own = {**head, "Origin": "http://localhost:3000"}
+        assert served.http.get("/", headers=own).headers["vary"] == "Accept, Origin"
+    own = {"Origin": "http://localhost:3000"}
+    assert served.http.get("/v1/models", headers=own).headers["vary"] == "Origin"
+
+
 def test_every_file_is_there_under_a_strict_policy(served: Served) -> None:
     assert {"index.html", "style.css", "app.js", "icon.svg"} <= NAMES
     for name in NAMES:

@@ -80,7 +80,7 @@ async def root(request: Request) -> Any:
         if not request.path.endswith("/"):  # below a prefix: what the page names is relative to its own place
             return redirect(f"{request.path}/")
         return page(request)
-    return text("Ollama is running")
+    return text("Ollama is running", headers=None if page is None else {"Vary": "Accept"})
 
 
 #: What templates in Go's language look like.
