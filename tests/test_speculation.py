@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -202,6 +203,32 @@ def eager(model: LoadedModel, monkeypatch: pytest.MonkeyPatch, **options: Any) -
     with monkeypatch.context() as patched:
         patched.setattr("ggfw.engine.Speculator", Eager)
         return Engine(model, spec="auto", **options)
+
+
+@pytest.mark.parametrize("ubatch", [1, 3, 8])
+def test_guesses_fit_a_small_batch(ubatch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also beside tokens that were taken without asking the model, which are rows of the next step, too."""
+    options: dict[str, Any] = {
+        "threads": 1,
+        "ctx": 256,
+        "n_parallel": 3,
+        "ubatch": ubatch,
+        "prefix_cache_mb": 0,
+    }
+    asked: list[dict[str, Any]] = [{}, {"regex": "(aaaaaaaaaaaaaaaaaaaa|bbbbbbbbbbbbbbbbbbbb)*"}] * 3
+    with ggfw.load(DATA / "llama.gguf", spec="off", **options) as loaded, ExitStack() as stack:
+        requests = [
+            loaded.request([5, 6, 7] * 10, max_tokens=60, temperature=0, ignore_eos=True, **one)
+            for one in asked
+        ]
+        want = [loaded.submit(request).result(60).token_ids for request in requests]
+        engine = eager(loaded.loaded, monkeypatch)
+        stack.callback(engine.close)
+        handles = [engine.submit(request) for request in requests]
+        assert [handle.result(60).token_ids for handle in handles] == want
+        metrics = engine.metrics()
+        assert metrics.drafts_proposed or ubatch == 1
+        assert metrics.skipped or ubatch < 6
 
 
 NAMES = ("llama", "gemma3", "qwen35", "nemotron_h", "mamba2")

@@ -93,7 +93,8 @@ class Speculator:
         self.draft = draft if mode in ("auto", "draft") else None
         self.costs = StepCosts(MOST_ROWS)
         self._looks_up = mode in ("auto", "ngram")
-        cache = model.cache
+        cache, executor = model.cache, model.executor
+        self._most_rows = min(MOST_ROWS, executor.max_rows, executor.max_outputs)
         self._most = min(MOST_DRAFTS, cache.n_ring - 2) if cache.n_slots else MOST_DRAFTS
 
     def propose(self, decoding: Sequence[Running]) -> list[list[int]]:
@@ -105,14 +106,14 @@ class Speculator:
         n = len(decoding)
         guesses: list[list[int]] = [[] for _ in decoding]
         base = self.costs.of(n)
-        if self.off is not None or n >= MOST_ROWS or not base:
+        n_rows = n + sum(one.n_ahead for one in decoding)
+        if self.off is not None or n_rows >= self._most_rows or not base:
             return guesses
         token_seconds = base / n
-        n_rows = n
         asked: list[tuple[int, int]] = []
         for i, one in enumerate(decoding):
             room = self._room(one, n_rows)
-            if room < 1:
+            if room < 1 or one.n_ahead:
                 continue
             if one.track is None:
                 one.track = Track(one.request.prompt, one.masked)
@@ -143,7 +144,7 @@ class Speculator:
 
     def _room(self, one: Running, n_rows: int) -> int:
         """How many guesses a request can use."""
-        room = min(self._most, one.limit - len(one.tokens) - 1, MOST_ROWS - n_rows)
+        room = min(self._most, one.limit - len(one.tokens) - 1, self._most_rows - n_rows)
         return min(room, NOTED_DRAFTS) if one.logprobs is not None else room
 
     def _cost(self, n_rows: int, each: float, n: int) -> float:
@@ -190,7 +191,7 @@ class Speculator:
                 track.draft = draft.begin()
             n = track.odds.worth(
                 MODEL,
-                choices(n_rows, min(room, MOST_ROWS - n_rows)),
+                choices(n_rows, min(room, self._most_rows - n_rows)),
                 partial(self._cost, n_rows, draft.seconds),
                 token_seconds,
             )
