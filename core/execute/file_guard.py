@@ -63,7 +63,9 @@ class FileGuard:
                 self._n_faults = self._faults[0]
                 for path, number in self._watches:
                     if self._lib.ggfw_file_failed(number):
-                        self._broken = f"{path} was cut short while it was in use; restore it and load it again"
+                        self._broken = (
+                            f"{path} was cut short while it was in use; restore it and load it again"
+                        )
             if not self._broken and (now := time.monotonic()) >= self._next:
                 self._next = now + INTERVAL
                 for path, was in self._stats:
