@@ -277,8 +277,9 @@ class Model(Evaluations):
             max_tokens=max_tokens,
             stop=asking.stop_strings(stop),
             ignore_eos=ignore_eos,
-            constraint=constraint
-            or self._constraint(schema=schema, grammar=grammar, regex=regex, json=json, choice=choice),
+            constraint=self._constraint(
+                constraint, schema=schema, grammar=grammar, regex=regex, json=json, choice=choice
+            ),
             timeout=timeout,
             special_tokens=special_tokens,
             id=id or new_id(),
@@ -288,9 +289,17 @@ class Model(Evaluations):
             of_text=isinstance(prompt, str),
         )
 
-    def _constraint(self, **options: Any) -> Constraint | None:
-        if not any(value is not None and value is not False for value in options.values()):
-            return None
+    def _constraint(self, own: Constraint | None, **options: Any) -> Constraint | None:
+        """The caller's own constraint, or what the options describe.
+
+        Raises:
+            InvalidRequest: more than one of all that is given.
+        """
+        given = [name for name, value in options.items() if value is not None and value is not False]
+        if own is not None and given:
+            raise InvalidRequest(f"constraint and {given[0]} cannot be combined; give one of them", given[0])
+        if not given:
+            return own
         from ggfw.constraints import grammar_option
 
         grammar = grammar_option(**options)

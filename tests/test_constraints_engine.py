@@ -327,3 +327,10 @@ def test_choices_do_not_advance_one_constraint_together(model: Model) -> None:
     with pytest.raises(InvalidRequest, match="copy"):
         model.generate_choices([5, 6], 2, constraint=Counted(), max_tokens=3)
     assert model.generate([5, 6], constraint=Counted(), max_tokens=3).token_ids == (70, 71, 72)
+
+
+def test_a_constraint_goes_with_no_other_description_of_the_answer(model: Model) -> None:
+    constraint = model.compiler.compile(Grammar.regex("[a-c]{8}"))
+    with pytest.raises(InvalidRequest, match="constraint and regex cannot be combined") as caught:
+        model.generate([5, 6], constraint=constraint, regex="[d-f]{4}", max_tokens=3)
+    assert caught.value.param == "regex"
