@@ -177,7 +177,9 @@ def new_verb(kind: str, name: str, folder: str) -> None:
     Overwrites nothing.
     """
     target = plugin_new.write(kind, name, Path(folder))
-    click.echo(f"{target}: pip install --no-build-isolation -e {target}; ggfw plugins check {name}")
+    click.echo(
+        f"{target}: pip install setuptools; pip install --no-build-isolation -e {target}; ggfw plugins check {name}"
+    )
 
 
 @verb("disable", makes_config=True)

@@ -31,7 +31,7 @@ class FileGuard:
     """
 
     def __init__(self, native: Native, gguf: GGUF) -> None:
-        self._watches: list[tuple[Path, int]] = []
+        self._watches: list[tuple[Path, int, str]] = []
         self._lib = native.lib
         self._broken = ""
         self._stats: list[tuple[Path, tuple[int, ...]]] = []
@@ -40,15 +40,21 @@ class FileGuard:
         self._faults = native.lib.ggfw_file_faults()
         self._n_faults = self._faults[0]
         for path, data in gguf.mappings:
-            self.watch(path, data)
+            self.watch(path, data, "restore it and load it again")
         self._next = time.monotonic() + INTERVAL
 
-    def watch(self, path: Path, data: Any) -> None:
-        """Watch another file: (n_bytes,) uint8 over the whole mapping of ``path``."""
+    def watch(self, path: Path, data: Any, way_out: str = "load the model again") -> None:
+        """Watch another file.
+
+        Args:
+            path: the file.
+            data: (n_bytes,) uint8 over its whole mapping.
+            way_out: what helps when it was cut short; one that is made anew by itself needs no restoring.
+        """
         ffi, lib = self._native.ffi, self._native.lib
         number = lib.ggfw_file_watch(ffi.cast("void *", data.ctypes.data), len(data))
         if number >= 0:
-            self._watches.append((path, number))
+            self._watches.append((path, number, way_out))
         if (found := _stat(path)) is not None:
             self._stats.append((path, found))
 
@@ -61,11 +67,9 @@ class FileGuard:
         if not self._broken:
             if self._faults[0] != self._n_faults:
                 self._n_faults = self._faults[0]
-                for path, number in self._watches:
+                for path, number, way_out in self._watches:
                     if self._lib.ggfw_file_failed(number):
-                        self._broken = (
-                            f"{path} was cut short while it was in use; restore it and load it again"
-                        )
+                        self._broken = f"{path} was cut short while it was in use; {way_out}"
             if not self._broken and (now := time.monotonic()) >= self._next:
                 self._next = now + INTERVAL
                 for path, was in self._stats:
@@ -77,7 +81,7 @@ class FileGuard:
 
     def close(self) -> None:
         """Stop watching."""
-        for _, number in self._watches:
+        for _, number, _ in self._watches:
             self._lib.ggfw_file_unwatch(number)
         self._watches.clear()
         self._stats.clear()
