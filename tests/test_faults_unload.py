@@ -57,6 +57,30 @@ def test_an_unloaded_model_leaves_nothing(tmp_path: Path, no_collector: None) ->
     pool.close()
 
 
+def test_a_clock_that_jumps_ends_no_model_in_use(tmp_path: Path) -> None:
+    """Keep-alive goes by the wall clock, as its times are shown to clients: a jump ends idle models at most."""
+    path = write_llama(tmp_path / "m.gguf")
+    now = [1e9]
+    pool = Pool(keep_alive=60, clock=lambda: now[0])
+    entry = pool.add(Entry("m", lambda ctx=None: ggfw.load(path, threads=1, ctx=64)))
+
+    async def use(jumps: list[float]) -> None:
+        for jump in jumps:
+            async with pool.lease("m") as lease:
+                now[0] += jump
+                pool.expire()
+                result = await asyncio.to_thread(lease.model.generate, "a", max_tokens=2, ignore_eos=True)
+                assert result.usage.completion_tokens == 2 and entry.slot is not None
+
+    asyncio.run(use([1e7, -1e8, 1e9, 0.0]))
+    pool.expire()
+    assert entry.slot is not None, "it was used just now"
+    now[0] += 61
+    pool.expire()
+    assert entry.slot is None
+    pool.close()
+
+
 MODEL = next(
     (
         path
