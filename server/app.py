@@ -144,8 +144,8 @@ class _Application(Sanic):
         """Let requests in, and end the main loop if that was asked for meanwhile."""
         self.ctx.ggfw_starting = False
         self.ctx.ggfw_opening.set()
-        if (told := getattr(self.ctx, "ggfw_told", None)) is not None:
-            self.stop(*told)
+        if self.ctx.ggfw_told is not None:
+            self.stop(*self.ctx.ggfw_told)
 
 
 def _watch(app: Sanic) -> None:
@@ -163,6 +163,7 @@ def _watch(app: Sanic) -> None:
 
     @app.after_server_start
     async def _begin(app: Sanic) -> None:
+        state.ending = False  # an application may be served again
         app.ctx.ggfw_expiry = asyncio.ensure_future(expire())
 
     @app.before_server_stop
@@ -269,13 +270,15 @@ def serve(app: Sanic, host: str = "127.0.0.1", port: int = 8080, *, sock: Any = 
         sock: a listening socket to use instead, of the internet or of Unix.
     """
     if isinstance(app, _Application):
-        app.ctx.ggfw_starting, app.ctx.ggfw_opening = True, asyncio.Event()
+        again = hasattr(app.ctx, "ggfw_starting")
+        app.ctx.ggfw_starting, app.ctx.ggfw_opening, app.ctx.ggfw_told = True, asyncio.Event(), None
 
         async def wait(request: Any) -> None:
             if app.ctx.ggfw_starting:
                 await app.ctx.ggfw_opening.wait()
 
-        app.register_middleware(wait, "request", priority=1000)
+        if not again:
+            app.register_middleware(wait, "request", priority=1000)
 
     where = {"sock": sock} if sock is not None else {"host": host, "port": port}
     app.run(**where, single_process=True, access_log=False, motd=False)
