@@ -153,6 +153,9 @@ def test_wrong_values_are_refused_with_their_place(
         ("/v1/messages", use(input=None), '"arguments": {}'),
         ("/v1/chat/completions", chat_call({"arguments": None}), '"arguments": {}'),
         ("/v1/responses", item_call(arguments=None), '"arguments": {}'),
+        ("/v1/responses", item_call(call_id=None, arguments={"k": 1}), '"arguments": {"k": 1}'),
+        ("/v1/responses", say({"type": "function_call_output", "call_id": None, "output": "res"}), "res"),
+        ("/v1/responses", say({"type": None, "role": "user", "content": "untyped"}), "untyped"),
         ("/v1/responses", reasoning(summary=[{"type": "summary_text", "text": "so"}]), "<think>so</think>"),
     ],
 )

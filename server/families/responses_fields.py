@@ -169,11 +169,11 @@ def _items(items: list[Any]) -> tuple[list[Any], list[str]]:
         where = f"input[{n}]"
         if not isinstance(item, dict):
             raise InvalidRequest(f"{where} must be an object", where)
-        kind = item.get("type", "message")
+        kind = "message" if item.get("type") is None else item["type"]
         if kind == "function_call_output":
             output = item.get("output")
             text = output if isinstance(output, str) else text_of(output, f"{where}.output")
-            id = _text(item.get("call_id", ""), f"{where}.call_id")
+            id = _call_id(item, where)
             out.append({"role": "tool", "tool_call_id": id, "content": text})
             places.append(where)
             open_turn = None
@@ -213,17 +213,18 @@ def _thoughts(item: dict[str, Any], where: str) -> str:
 
 
 def _call(item: dict[str, Any], where: str) -> dict[str, Any]:
-    """A call in OpenAI's older form."""
-    arguments = item.get("arguments")
-    function = {
-        "name": _text(item.get("name") or None, f"{where}.name"),
-        "arguments": _text("{}" if arguments is None else arguments, f"{where}.arguments"),
-    }
-    return {
-        "id": _text(item.get("call_id", ""), f"{where}.call_id"),
-        "type": "function",
-        "function": function,
-    }
+    """A call in OpenAI's older form; its arguments may be an object, too."""
+    arguments = "{}" if item.get("arguments") is None else item["arguments"]
+    if not isinstance(arguments, dict):
+        arguments = _text(arguments, f"{where}.arguments")
+    function = {"name": _text(item.get("name") or None, f"{where}.name"), "arguments": arguments}
+    return {"id": _call_id(item, where), "type": "function", "function": function}
+
+
+def _call_id(item: dict[str, Any], where: str) -> str:
+    """Empty where none is given, or null."""
+    id = item.get("call_id")
+    return "" if id is None else _text(id, f"{where}.call_id")
 
 
 def _text(value: Any, where: str) -> str:
