@@ -87,12 +87,13 @@ def chat_request(
     stops = (*stop_strings(stop), *model.template.stops, *dialect.stops)
     request = model.request(ids, stop=stops, special_tokens=dialect.special_tokens, **more)
     request.of_text = True
-    calls = _call_constraint(model, offered, request.constraint)
+    schema = _answer_schema(more)
+    calls = _call_constraint(model, offered, request.constraint, schema)
     request.parser = dialect.parser(prompt.text, offered, assured=calls is not None)
     before = dialect.reasoning if calls is None else dialect.reasoning_before_calls
     constraint = request.constraint if calls is None else calls
-    if calls is None and constraint is not None and offered:
-        constraint = _answer_or_calls(model, offered, constraint, prompt.text, more)
+    if calls is None and constraint is not None and schema is not None and offered:
+        constraint = _answer_or_calls(model, offered, constraint, schema, prompt.text)
     if constraint is not None:
         from ggfw.constraints import after_reasoning
 
@@ -104,21 +105,39 @@ def chat_request(
     return request
 
 
-def _call_constraint(model: Model, tools: Tools, given: Constraint | None) -> Constraint | None:
+def _answer_schema(options: Mapping[str, Any]) -> Grammar | None:
+    """The JSON schema of the answer among the options of a request.
+
+    It says what the last answer of a conversation looks like; programs send it with each request on the way there. Any
+    other grammar (GBNF, a regular expression, a choice) means all that is written.
+    """
+    from ggfw.constraints import grammar_option
+
+    names = ("schema", "grammar", "regex", "json", "choice")
+    answer = grammar_option(**{name: options[name] for name in names if options.get(name) is not None})
+    return answer if answer is not None and answer.kind == "json_schema" else None
+
+
+def _call_constraint(
+    model: Model, tools: Tools, given: Constraint | None, schema: Grammar | None
+) -> Constraint | None:
     """The grammar of the calls, where the request forces one, or a tool's arguments are strict; else None.
 
+    Args:
+        given: what the answer must look like.
+        schema: the JSON schema that ``given`` was made of, if it was.
+
     Raises:
-        InvalidRequest: a call is forced although the request says what the answer must look like.
+        InvalidRequest: a call is forced although the request says what all that is written must look like.
     """
     if not tools or not (tools.required or tools.strict):
         return None
-    if given is not None:
-        if tools.required:
-            raise InvalidRequest(
-                "tool_choice asks for a call, which the answer's own schema or grammar rules out",
-                "tool_choice",
-            )
+    if given is not None and not tools.required:
         return None  # see _answer_or_calls
+    if given is not None and schema is None:
+        raise InvalidRequest(
+            "tool_choice asks for a call, which the answer's own grammar rules out", "tool_choice"
+        )
     return model.compiler.compile(_call_grammar(model, tools, required=tools.required))
 
 
@@ -135,29 +154,27 @@ def _call_grammar(model: Model, tools: Tools, *, required: bool) -> Grammar:
 
 
 def _answer_or_calls(
-    model: Model, tools: Tools, given: Constraint, prompt: str, options: Mapping[str, Any]
+    model: Model, tools: Tools, given: Constraint, schema: Grammar, prompt: str
 ) -> Constraint:
     """The constraint on an answer that is to be JSON where tools are offered, too: it may be calls instead.
 
-    A schema says what the last answer of a conversation looks like; programs send it with each request on the way
-    there. Any other grammar (GBNF, a regular expression, a choice) means all that is written, and stays as it is.
-
     Args:
         given: what the answer must look like.
+        schema: what ``given`` was made of.
         prompt: the rendered prompt.
-        options: of the request, among them what ``given`` was made of.
     """
-    from ggfw.chat.call_grammar import answer_or_calls
-    from ggfw.constraints import grammar_option
+    from ggfw.chat.call_grammar import answer_or_calls, enforceable
 
-    names = ("schema", "grammar", "regex", "json", "choice")
-    answer = grammar_option(**{name: options[name] for name in names if options.get(name) is not None})
     dialect = model.dialect
-    if answer is None or answer.kind != "json_schema" or not dialect.format.calls:
+    if not dialect.format.calls:
         return given
     if dialect.reasoning(prompt) != dialect.reasoning_before_calls(prompt):
         return given  # calls stand in front of where the constraint begins
-    return model.compiler.compile(answer_or_calls(answer, _call_grammar(model, tools, required=True)))
+    try:
+        calls = _call_grammar(model, tools, required=True)
+    except InvalidRequest:  # nobody asked for calls that fit their schemas, but for strict tools
+        calls = _call_grammar(model, enforceable(tools), required=True)
+    return model.compiler.compile(answer_or_calls(schema, calls))
 
 
 def submit_chat(

@@ -10,7 +10,8 @@ import pytest
 import test_dialect_grammars as families
 from served import ONE_CALL, TOOLS_CHATML, TWO_CALLS, Served, function
 
-from ggfw.chat.call_grammar import answer_or_calls
+from ggfw.chat.call_grammar import answer_or_calls, enforceable
+from ggfw.chat.tools import Tools
 from ggfw.constraints import Grammar
 
 SCHEMA: dict[str, Any] = {
@@ -91,6 +92,42 @@ def test_strict_arguments_stay_strict(served: Served) -> None:
     assert all(name == "f" and list(arguments) == ["n"] for name, arguments in found["calls"])
 
 
+#: Schemas of arguments as they are met: malformed, or beyond a grammar.
+ODD: list[dict[str, Any]] = [
+    {"properties": {"a": {"type": "any"}, "b": {"type": "integer"}}, "required": ["a"]},
+    {"properties": {"a": {"type": None, "enum": None}}, "required": None},
+    {"properties": {"a": {"$id": "http://x/y", "type": "string"}}},
+    {"properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+    {"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"type": "any"}}},
+    {"properties": ["a"]},
+]
+
+
+@pytest.mark.parametrize("parameters", ODD)
+def test_odd_schemas_of_arguments_do_not_matter(served: Served, parameters: dict[str, Any]) -> None:
+    """As without a schema of the answer; but where a tool says ``strict``, they are refused."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", **parameters}}}
+    tools = [tool, function("g")]
+    assert ask(served, "talk", tools=tools, response_format=FORM)["content"] == TALK
+    assert ask(served, "two", tools=tools, response_format=FORM)["calls"][-1] == ("g", {"b": 2})
+    tool["function"] |= {"strict": True}
+    body = {"messages": [{"role": "user", "content": "talk"}], "tools": tools, "response_format": FORM}
+    answer = served.post(**body)
+    assert answer.status_code == 400 and "'f'" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_forced_call_is_not_the_last_answer(served: Served, named: bool) -> None:
+    wish = {"type": "function", "function": {"name": "f"}} if named else "required"
+    found = ask(served, "two", response_format=FORM, tool_choice=wish)["calls"]
+    assert found == [("f", {"a": 1}), ("g", {"b": 2})][: 1 if named else 2]
+    talk = {"messages": [{"role": "user", "content": "talk"}], "tools": TOOLS, "tool_choice": wish, "seed": 1}
+    message = served.post(**talk, response_format=FORM, max_tokens=40).json()["choices"][0]["message"]
+    assert TALK not in (message["content"] or "")
+    error = served.post(**talk, guided_regex="[a-z]+").json()["error"]
+    assert error["param"] == "tool_choice" and "rules out" in error["message"]
+
+
 def test_ollama_and_anthropic_and_responses(served: Served) -> None:
     message = {"role": "user", "content": "two"}
     ollama = {
@@ -114,6 +151,16 @@ def test_ollama_and_anthropic_and_responses(served: Served) -> None:
     body = {"input": "two", "tools": own, "text": text, "max_output_tokens": 600}
     kinds = [item["type"] for item in served.http.post("/v1/responses", json=body).json()["output"]]
     assert [kind for kind in kinds if kind != "reasoning"] == ["function_call", "function_call"]
+
+
+@families.every
+def test_every_family_takes_odd_schemas(name: str) -> None:
+    odd = [function(f"f{n}") for n in range(len(ODD))]
+    for one, parameters in zip(odd, ODD, strict=True):
+        one["function"]["parameters"] = {"type": "object", **parameters}
+    tools = enforceable(Tools.of(odd, "required"))
+    forced = families.dialect(name).call_grammar(tools, required=True, parallel=True, strict=False)
+    families.compiler(False).compile(answer_or_calls(Grammar.json_schema(SCHEMA), forced))
 
 
 @families.both

@@ -126,7 +126,7 @@ def test_one_call_at_a_time(served: Served) -> None:
         {"tools": [of_type(["string", "null"])]},
         {"tools": [function("f") | {"type": "retrieval"}]},
         {"functions": [{"name": "f"}]},
-        {"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}},
+        {"tools": TOOLS, "tool_choice": "required", "guided_choice": ["a", "b"]},
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ggfw.chat.format import CallForm
@@ -247,6 +248,34 @@ def calls(
     behind = f"{block}{more} {last}" if form.group[0] else f"{inside}{more} {last}"
     start = f"{lark.without(opening)} | {lark.until(opening)} {behind}"
     return Grammar.lark(lark.source(start), "tools")
+
+
+def enforceable(tools: Tools) -> Tools:
+    """The tools with schemas that can be enforced: what cannot is left open, but for tools that are strict."""
+    return replace(tools, offered=tuple(t if t.strict else _enforceable(t) for t in tools.offered))
+
+
+def _enforceable(tool: Tool) -> Tool:
+    from ggfw.constraints.widen import refusal, widened
+
+    def fits(schema: Mapping[str, Any]) -> bool:
+        return refusal(widened(schema), lenient=True) is None
+
+    own = tool.parameters
+    given, needed = own.get("properties"), own.get("required")
+    shared = {key: own[key] for key in ("$defs", "definitions") if key in own}
+    properties = dict(given) if isinstance(given, Mapping) else {}
+    kept = {
+        key: one if isinstance(one, bool) or (isinstance(one, Mapping) and fits({**shared, **one})) else {}
+        for key, one in properties.items()
+    }
+    if kept == properties and fits(_object(own)):
+        return tool
+    required = [k for k in needed if isinstance(k, str)] if isinstance(needed, list | tuple) else []
+    schema = {"type": "object", "properties": kept, "required": required, **shared}
+    if not fits(schema):
+        schema = {"type": "object", "properties": dict.fromkeys(properties, {})}
+    return replace(tool, parameters=schema)
 
 
 def answer_or_calls(answer: Grammar, forced: Grammar) -> Grammar:
