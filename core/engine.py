@@ -147,7 +147,7 @@ class Engine:
             raise InvalidRequest("choices have one prompt, but these requests have several", param="n")
         # One that can be copied is, for each of them; another would be advanced by all.
         given = [request.constraint for request in requests if request.constraint is not None]
-        single = [id(constraint) for constraint in given if not hasattr(constraint, "copy")]
+        single = [id(constraint) for constraint in given if not callable(getattr(constraint, "copy", None))]
         if len(set(single)) < len(single):
             raise InvalidRequest(
                 "several choices have one constraint, which they would all advance; give it a method copy, or each "
@@ -309,7 +309,7 @@ class Engine:
             try:
                 if not self._turn():
                     break
-            except Exception as exception:  # the thread must live, or all requests would wait for ever
+            except BaseException as exception:  # the thread must live, or all requests would wait for ever
                 for work in list(scheduler.running) or list(scheduler.waiting)[:1]:
                     stepper.fail(work, wrapped(work, exception), "error")
         for work in scheduler:
@@ -386,7 +386,7 @@ class Engine:
         """Start a request; a sampler stage or a constraint that raises ends this request only."""
         try:
             self._intake.start(work)
-        except Exception as exception:
+        except BaseException as exception:  # SystemExit too: nothing may end the engine's thread
             self._stepper.fail(work, wrapped(work, exception), "error")
 
     def _ended(self, total_ms: float) -> None:

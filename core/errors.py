@@ -41,6 +41,14 @@ def brief(value: object, most: int = 80) -> str:
     return text if len(text) <= 2 * most else text[:most] + "..."
 
 
+def said(error: BaseException) -> str:
+    """What an error of somebody else's says, in one line; nothing where it says nothing, or cannot be shown."""
+    try:
+        return " ".join(str(error).split())
+    except BaseException:  # of a class that a plugin made
+        return ""
+
+
 class GgfwError(Exception):
     """Base of all errors that ggfw raises on purpose."""
 

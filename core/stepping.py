@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ggfw.errors import ConstraintFailed, GenerationError, NonFiniteLogits
+from ggfw.errors import ConstraintFailed, GenerationError, NonFiniteLogits, said
 from ggfw.metrics import Meter
 from ggfw.sampling import token_logprob
 from ggfw.sampling.constrained import ConstrainedSampler
@@ -70,7 +70,7 @@ class Stepper:
             try:
                 if work.masked is not None:
                     work.masked.prepare()
-            except Exception as exception:  # the others come again with the next step
+            except BaseException as exception:  # the others come again with the next step
                 self.fail(work, wrapped(work, exception), "error")
                 return
         with self._lock:
@@ -81,7 +81,7 @@ class Stepper:
         meter.before()
         try:
             out = executor.step(step.batch)
-        except Exception as exception:
+        except BaseException as exception:  # SystemExit too, of an op: nothing may end the engine's thread
             failed = exception
         with self._lock:
             self._in_step = []
@@ -91,7 +91,8 @@ class Stepper:
             if aborted:  # nothing was advanced, and everybody in this step has been canceled
                 return
             for work in step.work:
-                failure = GenerationError(f"a step of the model failed: {failed}")
+                why = said(failed) if failed is not None else ""
+                failure = GenerationError(f"a step of the model failed: {why or type(failed).__name__}")
                 failure.__cause__ = failed
                 self.fail(work, failure, "error")
             return
@@ -132,7 +133,7 @@ class Stepper:
                     self._skip(work, now)
                 if segment.prompt and not work.ended:
                     reuse.verified(work)
-            except Exception as error:
+            except BaseException as error:  # SystemExit too: nothing may end the engine's thread
                 self.fail(work, wrapped(work, error), "error")
 
     def _take_drafts(
@@ -273,7 +274,7 @@ class Stepper:
             deltas = self._last_deltas(work)
             if deltas:
                 work.handle._push(deltas)
-        except Exception as broken:  # the parser is what failed: there is nothing more to give out
+        except BaseException as broken:  # the parser is what failed: there is nothing more to give out
             error.__context__ = broken
         if isinstance(error, GenerationError):
             error.partial = work.result(reason, self.model.load_ms)
@@ -299,10 +300,13 @@ class Stepper:
         return deltas if work.logprobs is None else work.logprobs.attach(deltas)
 
 
-def wrapped(work: Running, cause: Exception) -> GenerationError:
+def wrapped(work: Running, cause: BaseException) -> GenerationError:
     """What the caller of ``work`` is told about an exception that is not a GenerationError."""
     if isinstance(cause, GenerationError):
         return cause
-    error = GenerationError(f"request {work.request.id} failed: {cause or type(cause).__name__}")
+    kind, text = type(cause).__name__, said(cause)
+    if not isinstance(cause, Exception):  # one that was meant to end the process says little by itself
+        text = f"{kind}: {text}" if text else kind
+    error = GenerationError(f"request {work.request.id} failed: {text or kind}")
     error.__cause__ = cause
     return error

@@ -76,9 +76,18 @@ class Foreseeing(Protocol):
 
 
 def own_constraint(constraint: Constraint | None) -> Constraint | None:
-    """The constraint for one answer: a copy where there can be one, else ``constraint`` itself."""
+    """The constraint for one answer: a copy where there can be one, else ``constraint`` itself.
+
+    Raises:
+        TypeError: what its method gives is no constraint; without one the answer would be anything.
+    """
     copy = getattr(constraint, "copy", None)
-    return copy() if callable(copy) else constraint  # type: ignore[no-any-return]
+    if not callable(copy):
+        return constraint
+    own = copy()
+    if not isinstance(own, Constraint):
+        raise TypeError(f"{type(constraint).__name__}.copy() gave {own!r:.80}; a constraint was expected")
+    return own
 
 
 def masked_row(row: F32, constraint: MaskedConstraint) -> F32 | None:
