@@ -24,6 +24,7 @@ import pluggy
 from ggfw import hookspecs
 from ggfw.descriptors import KINDS, Descriptor
 from ggfw.entry_points import Door, installed
+from ggfw.errors import said
 from ggfw.hookspecs import GROUP, PLUGIN_API
 from ggfw.records import dataclass
 
@@ -313,12 +314,14 @@ def _register(manager: pluggy.PluginManager, origin: Origin, plugin: Any) -> lis
 def _problem(kind: str, item: Any) -> str:
     """Return what is wrong with one result of a hook, or an empty string."""
     expected = KINDS[kind]
-    # isinstance() would ask the object itself, which may say or raise anything.
-    if not issubclass(type(item), expected):
-        return f"{HOOK_PREFIX}{kind} returned {type(item).__name__}, expected {expected.__name__}"
     try:
+        # isinstance() would ask the object itself, which may say or raise anything.
+        if not issubclass(type(item), expected):
+            return f"{HOOK_PREFIX}{kind} returned {type(item).__name__}, expected {expected.__name__}"
         return "; ".join(Descriptor.problems(item) or item.problems())
-    except Exception as exc:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as exc:
         return f"its check failed: {describe(exc)}"
 
 
@@ -326,7 +329,9 @@ def _name_of(item: Any) -> str:
     """The name of what should have been a descriptor; empty where it has none."""
     try:
         return item.name if type(item.name) is str else ""
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         return ""
 
 
@@ -336,10 +341,7 @@ def describe(exc: BaseException) -> str:
         lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
         # pluggy's texts name the plugin first and the complaint last; ours are one line.
         return lines[-1] if lines else "it does not fit the hook specification"
-    try:
-        text = " ".join(str(exc).split())
-    except Exception:  # an error of a plugin's own class, which cannot even be shown
-        text = ""
+    text = said(exc)
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
 
 

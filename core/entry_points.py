@@ -80,11 +80,9 @@ def _distributions(path: str) -> Iterator[tuple[str, str]]:
 
 def _asked(group: str) -> list[Door]:
     """:func:`installed` by ``importlib.metadata``, which a distribution that is damaged would end for all."""
-    from importlib.metadata import distributions
-
     doors: list[Door] = []
     seen = set()
-    for distribution in distributions():
+    for distribution in _found():
         name = _spelt(_name_and_version(_headers(distribution))[0])
         if name and name in seen:
             continue
@@ -97,11 +95,23 @@ def _asked(group: str) -> list[Door]:
     return doors
 
 
+def _found() -> Iterator[Distribution]:
+    """What the finders find, one after the other; one that fails finds nothing more."""
+    from importlib.metadata import DistributionFinder
+
+    for finder in sys.meta_path:
+        if hasattr(finder, "find_distributions"):
+            try:
+                yield from finder.find_distributions(DistributionFinder.Context())
+            except Exception:  # somebody else's code
+                continue
+
+
 def _headers(distribution: Distribution) -> str:
     """The text of a distribution's metadata; nothing where it cannot be read."""
     try:
         return distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-    except (OSError, UnicodeError):
+    except Exception:  # damaged archives and finders of others raise anything
         return ""
 
 

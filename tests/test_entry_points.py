@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +102,50 @@ def test_a_damaged_distribution_beside_an_archive_costs_nobody_else(
     (_install(tmp_path / "bad", "bad", "") / "entry_points.txt").write_bytes(damage)
     for path in ("good", "bad", "packed.zip"):
         monkeypatch.syspath_prepend(str(tmp_path / path))
+    assert [(d.name, d.distribution) for d in installed("ggfw.t")] == [("a", "good")]
+
+
+def test_an_archive_whose_bytes_are_damaged_costs_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "packed.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("bad-1.0.dist-info/METADATA", "Name: bad\nVersion: 1.0\n")
+    archive.write_bytes(archive.read_bytes().replace(b"Name: bad", b"Name: mad", 1))  # the sum is another now
+    _install(tmp_path / "good", "good", "[ggfw.t]\na = json\n")
+    for path in ("good", "packed.zip"):
+        monkeypatch.syspath_prepend(str(tmp_path / path))
+    assert [(d.name, d.distribution) for d in installed("ggfw.t")] == [("a", "good")]
+
+
+class _Broken(metadata.Distribution):
+    """A distribution of which nothing can be read."""
+
+    def read_text(self, filename: str) -> str | None:
+        raise RuntimeError(f"{filename} is not for you")
+
+    def locate_file(self, path: object) -> Path:
+        return Path(str(path))
+
+
+def _refuses() -> Any:
+    raise RuntimeError("nothing is found here")
+
+
+@pytest.mark.parametrize("find", [lambda: [_Broken()], _refuses])
+def test_a_finder_that_fails_costs_nobody_else(
+    find: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Finder(metadata.DistributionFinder):
+        def find_spec(self, *_: object) -> None:
+            return None
+
+        def find_distributions(self, context: object = None) -> Any:
+            return find()
+
+    _install(tmp_path, "good", "[ggfw.t]\na = json\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
     assert [(d.name, d.distribution) for d in installed("ggfw.t")] == [("a", "good")]
 
 

@@ -67,6 +67,34 @@ def unreadable() -> Any:
     raise Unreadable
 
 
+class Leaving:
+    """An object that ends whoever asks it for anything."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise SystemExit(0)
+
+
+class LeavingError(Exception):
+    """An error that ends whoever shows it."""
+
+    def __str__(self) -> str:
+        raise SystemExit(0)
+
+
+def leaves() -> Any:
+    raise LeavingError
+
+
+class _NoName(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise RuntimeError("nobody may know it")
+
+
+class Nameless(metaclass=_NoName):
+    """An object whose class does not give its name."""
+
+
 def half_way() -> Iterator[Any]:
     yield 3
     raise ValueError("a plugin's own error")
@@ -87,6 +115,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "nothing": gives(None), "a number": gives(3), "text": gives("nonsense"), "bytes": gives(b"\xff"),
     "numbers": gives([1, 2.5, None]), "a mapping": gives({"a": 1}), "itself": lambda: [lambda: None],
     "a class": gives([dict]), "hostile objects": gives([Hostile()]), "a hostile list": lambda: Hostile(),
+    "leaving objects": gives([Leaving()]), "an error that leaves": leaves, "no name": gives([Nameless()]),
     "endless objects": gives([Endless()]), "lists in lists": gives([[[]]]),
 }  # fmt: skip
 
