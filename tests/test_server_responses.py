@@ -13,10 +13,14 @@ from served import ONE_CALL, TOOLS_CHATML, TWO_CALLS, Served
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
 
 
+BEHIND = f"{ONE_CALL} So far."
+
+
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     scripts = {
         "two calls": TWO_CALLS, "one call": ONE_CALL, "think": "<think>\nhm\n</think>\n\n42", "forever": "x" * 300,
+        "behind": BEHIND,
     }  # fmt: skip
     with Served(script="hello", scripts=scripts, template=TOOLS_CHATML, n_ctx=1024) as server:
         yield server
@@ -105,7 +109,24 @@ def test_the_item_that_was_cut_is_the_incomplete_one(served: Served, limit: int)
         found = {item["type"]: item["status"] for item in response["output"]}
         assert found.pop("function_call") == "completed"
         assert found in ({}, {"message": "incomplete"})
-    assert len(whole["output"]) == len(streamed["output"])
+    assert outline(whole) == outline(streamed)
+
+
+def outline(response: dict[str, Any]) -> list[tuple[str, ...]]:
+    """What the items are and say, without their ids."""
+    return [
+        (i["type"], i["status"], i.get("arguments") or i["content"][0]["text"]) for i in response["output"]
+    ]
+
+
+@pytest.mark.parametrize("question", ["one call", "behind"])
+def test_items_are_the_same_whole_and_streamed(served: Served, question: str) -> None:
+    """Wherever it is cut: text in front of a call is whole, text behind one is an item of its own."""
+    for limit in range(8, len(BEHIND) + 9, 9):
+        body = {"input": question, "tools": [TOOL], "max_output_tokens": limit}
+        whole, streamed = post(served, **body).json(), events(served, **body)[-1]["response"]
+        assert outline(whole) == outline(streamed)
+        assert whole["status"] == streamed["status"]
 
 
 def test_history(served: Served) -> None:

@@ -36,8 +36,7 @@ async def responses(request: Request, body: ResponsesBody) -> HTTPResponse | Non
         if body.stream:
             await send(request, _frames(answers, writer), on_error=writer.failed)
             return None
-        (result,) = await answers.results()
-        return json(writer.whole(result))
+        return json(await writer.whole())
 
 
 @endpoint(openai_responses, "POST", "/v1/responses/input_tokens", family="openai", body=ResponsesBody)
@@ -64,26 +63,24 @@ class _Writer:
         self.output: list[dict[str, Any]] = []
         self._created = time.time()
         self._sequence = 0
+        self._heard = True
         self._gone: set[int] = set()  # places of items that were withdrawn
         self._open: Any = None  # "message", "reasoning" or ("call", number)
 
     # -- the whole ------------------------------------------------------------------------------------------------
 
-    def whole(self, result: Result) -> dict[str, Any]:
-        """The response of an answer that was not streamed: the same items, without anybody who hears the events."""
-        if result.reasoning:
-            self.take(ReasoningDelta(result.reasoning))
-        if result.text:
-            self.take(TextDelta(result.text, tuple(result.logprobs or ())))
-        for index, call in enumerate(result.tool_calls):
-            self.take(ToolCallDelta(index, call.id, call.name, call.arguments))
-        status = self._status(result)
-        self._close(status)
-        # A call that is whole was not what was cut: that was text behind it, which stands in front of it here.
-        said = [item for item in self.output if item["type"] == "message"]
-        if said and self._item["status"] == "completed":
-            said[-1]["status"] = status
-        return self._response(status, result)
+    async def whole(self) -> dict[str, Any]:
+        """The response of an answer that is not streamed: the same items, without anybody who hears the events."""
+        self._heard = False
+        response: dict[str, Any] = {}
+        async for _, item in self.answers.pieces():
+            if isinstance(item, Result):
+                status = self._status(item)
+                self._close(status)
+                response = self._response(status, item)
+            else:
+                self.take(item)
+        return response
 
     def start(self) -> str:
         """The events in front of the first item."""
@@ -234,6 +231,8 @@ class _Writer:
         return {**where, "content_index": 0} if content else where
 
     def _event(self, kind: str, **members: Any) -> str:
+        if not self._heard:
+            return ""
         text = event({"type": kind, "sequence_number": self._sequence, **members}, kind)
         self._sequence += 1
         return text
