@@ -18,7 +18,14 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ggfw.cache import OutOfPages
-from ggfw.errors import DeadlineExceeded, GenerationCanceled, GenerationError, InvalidRequest, QueueFull
+from ggfw.errors import (
+    DeadlineExceeded,
+    GenerationCanceled,
+    GenerationError,
+    InvalidRequest,
+    QueueFull,
+    brief,
+)
 from ggfw.handle import Handle
 from ggfw.intake import Intake
 from ggfw.metrics import GAP_BOUNDS, STEP_BOUNDS, EngineMetrics, Meter, PoolUse
@@ -78,7 +85,7 @@ class Engine:
     ) -> None:
         for name, value in (("max_queue", max_queue), ("prefix_cache_mb", prefix_cache_mb)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise InvalidRequest(f"{name} is {value!r}; an integer from 0 on was expected", name)
+                raise InvalidRequest(f"{name} is {brief(value)}; an integer from 0 on was expected", name)
         self.model = model
         self.max_queue = max_queue
         executor = model.executor

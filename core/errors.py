@@ -37,7 +37,10 @@ def brief(value: object, most: int = 80) -> str:
     """``repr`` of a value for a message; of what a file may make as long as it likes, only the beginning."""
     if isinstance(value, str | bytes) and len(value) > most:
         return f"{value[:most]!r}... ({len(value)} long)"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # an integer of more digits than Python shows, or an object of somebody else's
+        text = f"one {type(value).__name__} that cannot be shown"
     return text if len(text) <= 2 * most else text[:most] + "..."
 
 

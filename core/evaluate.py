@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ggfw.cache import OutOfPages
 from ggfw.cache import Sequence as CacheSequence
 from ggfw.engine import WAIT
-from ggfw.errors import ContextLengthExceeded, InvalidRequest, UnsupportedError
+from ggfw.errors import ContextLengthExceeded, InvalidRequest, UnsupportedError, brief
 from ggfw.execute.batch import Batch, Segment, Wants
 from ggfw.graph.pooling import pooling
 from ggfw.request import token_ids
@@ -154,7 +154,7 @@ def greedy(
     most = model.n_ctx + 1 - len(prompt)
     if not 1 <= n <= most:
         raise InvalidRequest(
-            f"{n} tokens behind a prompt of {len(prompt)} were asked for; the context of {model.n_ctx} has room "
+            f"{brief(n)} tokens behind a prompt of {len(prompt)} were asked for; the context of {model.n_ctx} has room "
             f"for 1 to {most} (--ctx)",
             param="n",
         )

@@ -219,7 +219,7 @@ class LoadedModel:
                 isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST
             ):
                 raise InvalidRequest(
-                    f"{name} is {value!r}; an integer from {least} to {_MOST} was expected", name
+                    f"{name} is {brief(value)}; an integer from {least} to {_MOST} was expected", name
                 )
         if rope_base is not None and not (rope_base >= 1 and isfinite(rope_base)):
             raise InvalidRequest(

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from ggfw.errors import InvalidRequest
+from ggfw.errors import InvalidRequest, brief
 from ggfw.records import dataclass
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def check_logprobs(value: Any) -> int | None:
     n = _integer(value)
     if n is None or n < 0:
         raise InvalidRequest(
-            f"logprobs must be a number of tokens, 0 or more, or None, not {value!r}", param="logprobs"
+            f"logprobs must be a number of tokens, 0 or more, or None, not {brief(value)}", param="logprobs"
         )
     return n
 
@@ -149,7 +149,7 @@ def check_timeout(value: Any) -> float | None:
         seconds = -1.0
     if not seconds >= 0:  # nor is NaN
         raise InvalidRequest(
-            f"timeout must be a number of seconds, 0 or more, or None for no limit, not {value!r:.80}",
+            f"timeout must be a number of seconds, 0 or more, or None for no limit, not {brief(value)}",
             param="timeout",
         )
     return seconds
@@ -165,12 +165,12 @@ def check_max_tokens(value: Any) -> int | None:
         return None
     n = _integer(value)
     if n is None:
-        raise InvalidRequest(f"max_tokens must be an integer, not {value!r}", param="max_tokens")
+        raise InvalidRequest(f"max_tokens must be an integer, not {brief(value)}", param="max_tokens")
     if n == -1:
         return None
     if n < 1:
         raise InvalidRequest(
-            f"max_tokens must be at least 1 (or -1 or null: to the end of the context), but is {n}",
+            f"max_tokens must be at least 1 (or -1 or null: to the end of the context), but is {brief(n)}",
             param="max_tokens",
         )
     return n

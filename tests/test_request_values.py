@@ -54,6 +54,20 @@ def test_fresh_seeds_are_exact_in_javascript() -> None:
     assert all(isinstance(seed, int) and 0 <= seed < 2**53 - 128 for seed in seeds)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["max_tokens", "temperature", "top_k", "top_p", "mirostat", "seed", "timeout", "logprobs", "min_tokens"],
+)
+def test_integers_too_long_to_be_shown(model: Model, name: str) -> None:
+    """Python shows none of more than 4300 digits."""
+    with pytest.raises(InvalidRequest, match=name.removesuffix("_tokens")) as caught:
+        model.generate("hi", **{name: -(10**5000)})
+    assert caught.value.param == name
+    for wrong in ({10**5000: 1.0}, {1: 10**5000}):
+        with pytest.raises(InvalidRequest, match="logit_bias"):
+            model.generate("hi", logit_bias=wrong)
+
+
 def test_numbers_of_numpy_are_numbers(model: Model) -> None:
     given = {
         "max_tokens": np.int64(3),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ggfw.errors import InvalidRequest
+from ggfw.errors import InvalidRequest, brief
 from ggfw.sampling.dry import MAX_BREAKERS
 
 F32_MAX = 3.4028234663852886e38
@@ -25,13 +25,13 @@ def _is_numpy_scalar(value: Any, kinds: str) -> bool:
 def number(name: str, value: Any) -> float:
     """A finite number that a 32-bit float can hold."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) and not _is_numpy_scalar(value, "fiu"):
-        raise InvalidRequest(f"{name} must be a number, not {value!r}", param=name)
+        raise InvalidRequest(f"{name} must be a number, not {brief(value)}", param=name)
     try:
         out = float(value)
     except OverflowError:  # an integer of hundreds of digits
         out = math.inf
     if not abs(out) <= F32_MAX:
-        raise InvalidRequest(f"{name} must be a finite 32-bit float, not {value!r:.80}", param=name)
+        raise InvalidRequest(f"{name} must be a finite 32-bit float, not {brief(value)}", param=name)
     return out
 
 
@@ -42,7 +42,7 @@ def integer(name: str, value: Any) -> int:
         or not isinstance(value, numbers.Integral)
         and not _is_numpy_scalar(value, "iu")
     ):
-        raise InvalidRequest(f"{name} must be an integer, not {value!r}", param=name)
+        raise InvalidRequest(f"{name} must be an integer, not {brief(value)}", param=name)
     return int(value)
 
 
@@ -85,7 +85,7 @@ def i32(name: str, value: Any) -> int:
     """An integer of 32 bits."""
     out = integer(name, value)
     if abs(out) > I32_MAX:
-        raise InvalidRequest(f"{name} must fit 32 bits, but is {out}", param=name)
+        raise InvalidRequest(f"{name} must fit 32 bits, but is {brief(out)}", param=name)
     return out
 
 
@@ -93,7 +93,7 @@ def count(name: str, value: Any) -> int:
     """A 32-bit integer that is not negative."""
     out = i32(name, value)
     if out < 0:
-        raise InvalidRequest(f"{name} must not be negative, but is {out}", param=name)
+        raise InvalidRequest(f"{name} must not be negative, but is {brief(out)}", param=name)
     return out
 
 
@@ -101,7 +101,7 @@ def mirostat(name: str, value: Any) -> int:
     """0, 1 or 2."""
     out = integer(name, value)
     if out not in (0, 1, 2):
-        raise InvalidRequest(f"{name} must be 0 (off), 1 or 2, but is {out}", param=name)
+        raise InvalidRequest(f"{name} must be 0 (off), 1 or 2, but is {brief(out)}", param=name)
     return out
 
 
@@ -111,7 +111,7 @@ def seed(name: str, value: Any) -> int | None:
         return None
     out = integer(name, value)
     if not -(2**63) <= out < 2**64:
-        raise InvalidRequest(f"{name} must fit 64 bits, but is {out}", param=name)
+        raise InvalidRequest(f"{name} must fit 64 bits, but is {brief(out)}", param=name)
     return out
 
 
@@ -120,16 +120,18 @@ def bias(name: str, value: Any) -> Mapping[int, float]:
     if value is None:
         return MappingProxyType({})
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f"{name} must map token ids to numbers, not be {value!r}", param=name)
+        raise InvalidRequest(f"{name} must map token ids to numbers, not be {brief(value)}", param=name)
     out: dict[int, float] = {}
     for token, addend in value.items():
         try:
             token = integer(f"the token id in {name}", token)
-            out[token] = -math.inf if addend == -math.inf else number(f"{name} of token {token}", addend)
+            out[token] = (
+                -math.inf if addend == -math.inf else number(f"{name} of token {brief(token)}", addend)
+            )
         except InvalidRequest as error:
             raise InvalidRequest(str(error), param=name) from None
         if not 0 <= token <= I32_MAX:
-            raise InvalidRequest(f"{name} names token {token}, but ids start at 0", param=name)
+            raise InvalidRequest(f"{name} names token {brief(token)}, but ids start at 0", param=name)
     return MappingProxyType(out)
 
 
@@ -139,7 +141,7 @@ def strings(name: str, value: Any) -> tuple[str, ...]:
         return ()
     out = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
     if not all(isinstance(text, str) for text in out):
-        raise InvalidRequest(f"{name} must be a list of strings, not {value!r}", param=name)
+        raise InvalidRequest(f"{name} must be a list of strings, not {brief(value)}", param=name)
     if "" in out:
         raise InvalidRequest(f"a string in {name} must not be empty; leave it out", param=name)
     return out
@@ -156,5 +158,5 @@ def breakers(name: str, value: Any) -> tuple[str, ...]:
 def mapping(name: str, value: Any) -> Mapping[str, Any]:
     """Names -> anything."""
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f"{name} must map names to values, not be {value!r}", param=name)
+        raise InvalidRequest(f"{name} must map names to values, not be {brief(value)}", param=name)
     return MappingProxyType(dict(value))
