@@ -194,6 +194,21 @@ def test_tools_of_a_skill_come_along() -> None:
         assert [c.name for c in result.tool_calls] == ["sail"]
 
 
+def test_what_nobody_offers_is_told_to_the_model_beside_tools_of_a_skill() -> None:
+    """The caller has sent no tools; those of the skill do not make it one that may get any call."""
+    stray = '<tool_call>\n{"name": "fly", "arguments": {}}\n</tool_call>'
+    scripts = {
+        "no tool 'fly'; only load_skill, sail can be called": "Aye.",
+        "SAY ARRR": stray,
+        "pirate": load(),
+    }
+    with model(scripts=scripts) as m:
+        pirate = skill(tools=(function("sail"),))
+        result = m.chat(ASK, skills=[pirate])
+        assert (result.text, result.tool_calls, result.finish_reason) == ("Aye.", (), "stop")
+        assert all(isinstance(d, ggfw.TextDelta) for d in m.submit_chat(ASK, skills=[pirate]))
+
+
 def test_max_tokens_counts_all_rounds() -> None:
     with model(scripts={"SAY ARRR": "A" * 50, "pirate": load()}) as m:
         result = m.chat(ASK, skills=[skill()], max_tokens=len(load()) + 11)

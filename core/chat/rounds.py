@@ -67,6 +67,7 @@ class Rounds:
         self._make, self._skills, self._options = make, skills, dict(options)
         self._messages: list[Mapping[str, Any]] = list(messages)
         self._tools: list[Mapping[str, Any]] = list(self._options.pop("tools", None) or ())
+        self._caller_has_none = not self._tools
         self._choice: Any = self._options.pop("tool_choice", None)
         wish = Tools.of([*self._tools, skills.tool()], self._choice)
         #: The caller forces a call that only load_skill can be: once it has been made, the wish is fulfilled.
@@ -128,7 +129,8 @@ class Rounds:
             if call.name == LOAD_SKILL:
                 text, skill = self._skills.answer(call.arguments)
             else:
-                text, skill = f"there is no tool {call.name!r:.80}; only {LOAD_SKILL} can be called", None
+                known = ", ".join((LOAD_SKILL, *self._names()))
+                text, skill = f"there is no tool {call.name!r:.80}; only {known} can be called", None
             if len(self._turns) == MAX_ROUNDS and call is turn.tool_calls[-1]:
                 text += NO_MORE
             self._messages.append(tool(text, call_id=call.id, name=call.name))
@@ -138,12 +140,16 @@ class Rounds:
     def _add_tools(self, tools: Iterable[Mapping[str, Any]]) -> None:
         """The tools of a loaded skill come along; a name that is taken stays as it is."""
         for given in Tools.of(list(tools)).offered:
-            if given.name not in {t.name for t in Tools.of(self._tools).offered} | {LOAD_SKILL}:
+            if given.name not in (LOAD_SKILL, *self._names()):
                 self._tools.append(given.definition())
 
     def _is_own(self, name: str) -> bool:
         """Whether a call is answered here: of ``load_skill``, and of what nobody has where the caller has no tools."""
-        return name == LOAD_SKILL or not self._tools
+        return name == LOAD_SKILL or (self._caller_has_none and name not in self._names())
+
+    def _names(self) -> list[str]:
+        """The tools beside ``load_skill``: the caller's, and those of skills that have been loaded."""
+        return [tool.name for tool in Tools.of(self._tools).offered]
 
     def _internal(self, turn: Result) -> bool:
         return bool(turn.tool_calls) and all(self._is_own(call.name) for call in turn.tool_calls)
