@@ -183,6 +183,9 @@ class Eager(Speculator):
     dice = random.Random(0)
     wanted: ClassVar[dict[str, tuple[int, ...]]] = {}
 
+    def note(self, n_rows: int, seconds: float) -> None:
+        """Steps cost what ``propose`` says: whether guesses pay does not depend on how busy the machine is."""
+
     def propose(self, decoding: Any) -> list[list[int]]:
         for n in range(1, MOST_ROWS + 1):
             for _ in range(SURE):
