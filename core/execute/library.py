@@ -20,6 +20,10 @@ from ggfw.registry import Registry, default_registry
 #: The ABI this core speaks (GGFW_KERNELS_ABI).
 KERNELS_ABI = 2
 
+#: The executor's function that came last. Its functions change without that number, which is a promise to the kernels
+#: of others; a checkout whose sources are newer than its libraries is told apart by this one.
+NEWEST_FUNCTION = "ggfw_file_faults"
+
 _lock = threading.Lock()
 
 
@@ -59,6 +63,10 @@ def _open_executor(path: str, bindings: str) -> Native:
     if found != KERNELS_ABI:
         raise BackendError(
             f"{path} speaks kernel ABI {found}, this core speaks {KERNELS_ABI}; reinstall ggfw"
+        )
+    if not hasattr(lib, NEWEST_FUNCTION):
+        raise BackendError(
+            f"{path} was built from older sources than this core; reinstall ggfw, or run kernels_c/build.py again"
         )
     return Native(ffi, lib)
 

@@ -1,0 +1,23 @@
+"""The executor library: one that was built from older sources is refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ggfw.descriptors import resolve
+from ggfw.errors import BackendError
+from ggfw.execute.library import _open_executor, native
+from ggfw.registry import default_registry
+
+
+def test_a_library_of_older_sources_is_told_to_be_built_again(tmp_path: Path) -> None:
+    native()  # whatever it needs is there
+    bindings = tmp_path / "old_abi.py"
+    bindings.write_text(
+        "import cffi\n\nffi = cffi.FFI()\nffi.cdef('int32_t ggfw_executor_abi(void);')\n", encoding="utf-8"
+    )
+    (path,) = {resolve(b.executor)() for b in default_registry().backends() if b.executor is not None}
+    with pytest.raises(BackendError, match=r"older sources.*kernels_c/build\.py"):
+        _open_executor(path, str(bindings))
