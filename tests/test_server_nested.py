@@ -167,6 +167,11 @@ def test_what_clients_send_back_reaches_the_prompt(
     assert text in served.prompt()
 
 
+def test_references_to_what_would_be_stored_are_told_the_way_out(served: Served) -> None:
+    answer = served.http.post("/v1/responses", json=say({"type": "item_reference", "id": "msg_1"}))
+    assert answer.status_code == 400 and "send the item itself" in answer.json()["error"]["message"]
+
+
 def test_infill_names_its_own_field(served: Served) -> None:
     answer = served.http.post("/infill", json={"input_prefix": "a", "input_suffix": "b"})
     assert answer.status_code == 400 and answer.json()["error"]["param"] == "input_suffix"

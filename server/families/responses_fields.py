@@ -183,6 +183,10 @@ def _items(items: list[Any]) -> tuple[list[Any], list[str]]:
             places.append(where)
             open_turn = None
             continue
+        if kind == "item_reference":
+            raise InvalidRequest(
+                f"{where} refers to an item, but nothing is stored here; send the item itself", where
+            )
         if kind not in ("message", "reasoning", "function_call"):
             raise InvalidRequest(f"{where} is of type {kind!r}, which is not supported", where)
         # A second text, or thoughts after an answer, begin a turn of their own.
