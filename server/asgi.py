@@ -33,7 +33,7 @@ class Asgi:
     def __init__(self, app: Sanic) -> None:
         self.app = app
         self._starting = asyncio.Lock()
-        self._started = False
+        self._started = self._prepared = False
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Handle one request, or the events of the host's start and end."""
@@ -50,8 +50,10 @@ class Asgi:
         async with self._starting:
             if self._started:
                 return
-            self.app.asgi = True
-            await self.app._startup()
+            if not self._prepared:  # routes are put in order once; a host may start and end again and again
+                self.app.asgi = True
+                await self.app._startup()
+                self._prepared = True
             await self.app._server_event("init", "before")
             await self.app._server_event("init", "after")
             self._started = True

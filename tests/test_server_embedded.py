@@ -209,6 +209,20 @@ def test_asgi_servers_tell_of_start_and_end() -> None:
     asyncio.run(main())
 
 
+def test_a_host_may_start_and_end_again() -> None:
+    """In an event loop of its own each time, as clients for tests do it."""
+    with model() as loaded:
+        app = Asgi(create_app(loaded))
+
+        async def once() -> int:
+            await app.start()
+            status, *_ = await ask(app, "POST", "/v1/completions", {"prompt": "x", "max_tokens": 2})
+            await app.stop()
+            return int(status)
+
+        assert [asyncio.run(once()) for _ in range(3)] == [200, 200, 200]
+
+
 def uvicorn_server(app: Any) -> tuple[str, Callable[[], None]]:
     """``app`` under uvicorn on a real socket; gives its address and what ends it."""
     uvicorn = pytest.importorskip("uvicorn")
