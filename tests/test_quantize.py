@@ -94,6 +94,19 @@ def test_what_cannot_be_encoded_is_refused() -> None:
         encode("IQ1_S", np.zeros((1, 256), np.float32))
 
 
+@pytest.mark.parametrize(
+    "fmt", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "IQ4_XS", "F16"]
+)
+def test_values_beyond_the_scales_of_a_format_are_refused(fmt: str) -> None:
+    """They would come back as infinities, NaN or zeros."""
+    x = np.random.default_rng(3).standard_normal((4, 512)).astype(np.float32)
+    x[2, 300:] *= 1e25
+    with pytest.raises(InvalidRequest, match=f"too large for {fmt}"):
+        encode(fmt, x)
+    x[2, 300:] = 6e4
+    assert np.isfinite(decoded(fmt, encode(fmt, x), x.shape)).all()
+
+
 def test_recipes_know_their_names() -> None:
     assert recipe("q4_k_m") is RECIPES["Q4_K_M"] is recipe("Q4_K")
     with pytest.raises(InvalidRequest, match="did you mean Q4_K_M"):

@@ -9,10 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggfw import quants
+from ggfw.descriptors import QuantFormat
 from ggfw.errors import BackendError, InvalidRequest
 from ggfw.execute.library import kernel_library, native
 from ggfw.quants import Format
 from ggfw.registry import default_registry
+
+_F16_MAX = 65504.0  # what the scales of most formats can be
 
 
 @cache
@@ -65,8 +68,8 @@ def encode(
         uint8 array of shape ``(*values.shape[:-1], row_bytes)`` (``out`` if given).
 
     Raises:
-        InvalidRequest: the row length, ``importance`` or ``out`` does not fit, a value is not finite, or the format
-            cannot be made.
+        InvalidRequest: the row length, ``importance`` or ``out`` does not fit, a value is not finite or too large for
+            the format's scales, or the format cannot be made.
         UnknownQuantFormat: no installed plugin knows the format.
     """
     found = quants.get(fmt)
@@ -78,7 +81,8 @@ def encode(
         )
     weights = None if importance is None else _weights(importance, n_cols)
     rows = np.require(values, np.float32, ("C", "ALIGNED")).reshape(-1, n_cols)
-    if not np.isfinite(rows).all():
+    top = max(rows.max(initial=0.0), -rows.min(initial=0.0))  # NaN where there is one
+    if not np.isfinite(top):
         raise InvalidRequest(f"values hold an infinity or a NaN, which {found.name} cannot store", "values")
     shape = (*values.shape[:-1], row_bytes)
     if out is None:
@@ -88,15 +92,30 @@ def encode(
             f"out must be a C-contiguous uint8 array of shape {shape}, it is {out.dtype} {out.shape}", "out"
         )
     if not _has_encoder(found.ggml_type):
-        out[...] = quants.quantize(found, rows).reshape(shape)
-        return out
-    ffi, per_row = native().ffi, n_cols // found.block_size
-    _encoder()(
-        found.ggml_type, ffi.from_buffer("float[]", rows), len(rows) * per_row, per_row,
-        ffi.NULL if weights is None else ffi.from_buffer("float[]", weights),
-        ffi.from_buffer("uint8_t[]", out, require_writable=True),
-    )  # fmt: skip
+        with np.errstate(over="ignore"):  # told below
+            out[...] = quants.quantize(found, rows).reshape(shape)
+    else:
+        ffi, per_row = native().ffi, n_cols // found.block_size
+        _encoder()(
+            found.ggml_type, ffi.from_buffer("float[]", rows), len(rows) * per_row, per_row,
+            ffi.NULL if weights is None else ffi.from_buffer("float[]", weights),
+            ffi.from_buffer("uint8_t[]", out, require_writable=True),
+        )  # fmt: skip
+    if top > _F16_MAX:
+        _check_large(found, rows, out)
     return out
+
+
+def _check_large(fmt: QuantFormat, rows: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
+    """Refuse values that the scales of a format, mostly float16, could not take: they came out as infinite or as 0."""
+    with np.errstate(all="ignore"):
+        back = np.abs(quants.dequantize(fmt, out.reshape(-1), rows.shape)).reshape(-1, fmt.block_size).max(1)
+    large = np.abs(rows).reshape(-1, fmt.block_size).max(1)
+    if not np.isfinite(back).all() or (large[back == 0.0] > _F16_MAX).any():
+        raise InvalidRequest(
+            f"values up to {large.max():g} are too large for {fmt.name}; choose a format with larger scales (BF16)",
+            "values",
+        )
 
 
 def _weights(importance: NDArray[Any], n_cols: int) -> NDArray[np.float32]:
