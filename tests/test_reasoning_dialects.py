@@ -264,3 +264,21 @@ def test_granite_3_2_says_in_words_what_it_thinks(prompt: str, thoughts: str, an
         assert "".join(d.text for d in deltas if isinstance(d, TextDelta)) == (answer or said)
     block = dialect("granite").reasoning(prompt)
     assert block is not None and block.close == ("Here is my response:" if thoughts else "</think>")
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("Here is my response:\n\nIt is 42.", "It is 42."),
+        ("She wrote 'Here is my response: no'.", "She wrote 'Here is my response: no'."),
+        (
+            "Here is my thought process: x\n\nHere is my response:\n\nA. Here is my response: B",
+            "A. Here is my response: B",
+        ),
+    ],
+)
+def test_granite_3_2_loses_nothing_of_an_answer_that_quotes_its_marks(said: str, answer: str) -> None:
+    for cut in range(len(said)):
+        parser = dialect("granite").parser(SPOKEN)
+        deltas = [*parser.push(said[:cut]), *parser.push(said[cut:]), *parser.finish()]
+        assert "".join(d.text for d in deltas if isinstance(d, TextDelta)) == answer

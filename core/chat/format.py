@@ -81,6 +81,7 @@ class Format:
         channels: for families whose messages have headers.
         interrupts: opening texts of calls with which the model also ends a block of reasoning, without closing it. Not
             where a grammar waits for the closing text.
+        lead: words that mean nothing by themselves where a block of reasoning may stand; elsewhere they are text.
     """
 
     reasoning: tuple[tuple[str, str], ...] = (("<think>", "</think>"),)
@@ -88,3 +89,4 @@ class Format:
     drop: tuple[str, ...] = ()
     channels: Channels | None = None
     interrupts: tuple[str, ...] = ()
+    lead: tuple[str, ...] = ()

@@ -196,7 +196,7 @@ class Splitter:
             marks = [c.open for c in self._calls if c.open and key[1]]
             marks += [*self._form.drop, *filter(None, [self._unclosed])]
             if self._lead:
-                marks += [opening for opening, _ in self._form.reasoning]
+                marks += [*(opening for opening, _ in self._form.reasoning), *self._form.lead]
             if self._form.channels is not None:
                 marks += [*self._form.channels.begin, *self._form.channels.ends]
             found = self._known[key] = tuple(marks)
@@ -267,6 +267,9 @@ class Splitter:
             self._space = ""  # layout too
             if self._lead:
                 self._blocks += bool(self._blocks)
+        elif mark in self._form.lead:
+            self._space = ""
+            self._blocks += 1
         else:
             self._blocks += 1
             self._space = ""

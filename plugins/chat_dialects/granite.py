@@ -32,7 +32,7 @@ class Granite(Dialect):
     #: With reasoning on, the system message of the template asks for a mark around the answer too.
     tagged = Format(calls=CALLS, drop=("<response>", "</response>"))
     #: Granite 3.2's asks for sentences instead.
-    spoken = Format(calls=CALLS, reasoning=((THOUGHTS, RESPONSE),), drop=(RESPONSE,))
+    spoken = Format(calls=CALLS, reasoning=((THOUGHTS, RESPONSE),), lead=(RESPONSE,))
     closings = {RESPONSE: f"\n\n{RESPONSE}\n\n"}
 
     def turn_of_calls(self, calls: Sequence[tuple[str, str]]) -> tuple[str, str, str]:
