@@ -36,7 +36,7 @@ from ggfw.running import Running
 from ggfw.scheduler import Scheduler
 from ggfw.speculation import DraftModel, Speculator
 from ggfw.step_times import StepTimes
-from ggfw.stepping import Stepper, wrapped
+from ggfw.stepping import Stepper, reason, wrapped
 from ggfw.threads import start
 
 if TYPE_CHECKING:
@@ -421,9 +421,14 @@ class Engine:
         except StopIteration as end:
             if future.set_running_or_notify_cancel():
                 future.set_result(end.value)
-        except BaseException as error:
+        except Exception as error:
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
+        except BaseException as cause:  # SystemExit of a plugin, which would end the caller
+            if future.set_running_or_notify_cancel():
+                failure = GenerationError(f"the model's work failed: {reason(cause)}")
+                failure.__cause__ = cause
+                future.set_exception(failure)
         self._jobs.popleft()
 
     # -- cancellation ---------------------------------------------------------------------------------------------

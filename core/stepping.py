@@ -91,8 +91,7 @@ class Stepper:
             if aborted:  # nothing was advanced, and everybody in this step has been canceled
                 return
             for work in step.work:
-                why = said(failed) if failed is not None else ""
-                failure = GenerationError(f"a step of the model failed: {why or type(failed).__name__}")
+                failure = GenerationError(f"a step of the model failed: {reason(failed)}")
                 failure.__cause__ = failed
                 self.fail(work, failure, "error")
             return
@@ -304,9 +303,14 @@ def wrapped(work: Running, cause: BaseException) -> GenerationError:
     """What the caller of ``work`` is told about an exception that is not a GenerationError."""
     if isinstance(cause, GenerationError):
         return cause
-    kind, text = type(cause).__name__, said(cause)
-    if not isinstance(cause, Exception):  # one that was meant to end the process says little by itself
-        text = f"{kind}: {text}" if text else kind
-    error = GenerationError(f"request {work.request.id} failed: {text or kind}")
+    error = GenerationError(f"request {work.request.id} failed: {reason(cause)}")
     error.__cause__ = cause
     return error
+
+
+def reason(cause: BaseException | None) -> str:
+    """What an error says; one that was meant to end the process, or says nothing, with its kind."""
+    kind, text = type(cause).__name__, "" if cause is None else said(cause)
+    if text and isinstance(cause, Exception):
+        return text
+    return f"{kind}: {text}" if text else kind

@@ -105,3 +105,18 @@ def test_an_attribute_copy_is_no_method(model: ggfw.Model) -> None:
     constraint.copy = 5  # type: ignore[attr-defined]
     with pytest.raises(InvalidRequest, match="copy"):
         model.engine.submit_choices([request(model, constraint=constraint) for _ in range(2)])
+
+
+def test_a_step_that_exits_ends_neither_the_thread_nor_the_caller(
+    model: ggfw.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(_: Any) -> Any:
+        raise SystemExit(7)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(model.loaded.executor, "step", leave)
+        for ask in (lambda: model.generate([5, 6], max_tokens=3), lambda: model.logits([5, 6])):
+            with pytest.raises(GenerationError, match="SystemExit: 7"):
+                ask()
+    assert len(model.submit(request(model)).result(10).token_ids) == 8
+    assert not model.loaded.cache.n_pages_used()
