@@ -96,11 +96,12 @@ def install(
         if family_of(request) == "anthropic":
             headers["Request-Id"] = str(request.id)
         headers.setdefault("X-Content-Type-Options", "nosniff")
+        # Also without an origin, and for one that may not ask: a cache must not give that answer to another one's page.
+        headers["Vary"] = ", ".join(filter(None, (headers.get("Vary"), "Origin")))
         origin = request.headers.get("origin")
         if origin and fits(request):
             headers["Access-Control-Allow-Origin"] = "*" if "*" in allowed else origin
             headers["Access-Control-Expose-Headers"] = EXPOSED
-            headers["Vary"] = ", ".join(filter(None, (headers.get("Vary"), "Origin")))
             if request.method == "OPTIONS":
                 asked = request.headers.get("access-control-request-headers")
                 headers["Access-Control-Allow-Methods"] = METHODS

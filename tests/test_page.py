@@ -27,13 +27,14 @@ def test_browsers_get_the_page_and_others_one_line(served: Served) -> None:
 
 
 def test_caches_are_told_what_an_answer_depends_on(served: Served) -> None:
-    for accept in ("text/html", "*/*"):
-        head = {"Accept": accept}
-        assert served.http.get("/", headers=head).headers["vary"] == "Accept"
-        own = {**head, "Origin": "http://localhost:3000"}
-        assert served.http.get("/", headers=own).headers["vary"] == "Accept, Origin"
-    own = {"Origin": "http://localhost:3000"}
-    assert served.http.get("/v1/models", headers=own).headers["vary"] == "Origin"
+    for origin in ({}, {"Origin": "http://localhost:3000"}, {"Origin": "http://example.com"}):
+        for accept in ("text/html", "*/*"):
+            answer = served.http.get("/", headers={"Accept": accept, **origin})
+            if answer.status_code == 200:
+                assert answer.headers["vary"] == "Accept, Origin"
+        answer = served.http.get("/v1/models", headers=origin)
+        assert answer.headers["vary"] == "Origin"
+        assert answer.status_code == (403 if "example" in str(origin) else 200)
 
 
 def test_every_file_is_there_under_a_strict_policy(served: Served) -> None:
