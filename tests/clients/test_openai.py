@@ -70,7 +70,9 @@ def test_chat_streamed_with_usage(server: Server) -> None:
 
 
 def test_chat_with_the_stream_helper(server: Server) -> None:
-    with client(server).chat.completions.stream(model=server.model, messages=say("Hi")) as stream:
+    with client(server).chat.completions.stream(
+        model=server.model, messages=say("Hi"), temperature=0
+    ) as stream:
         kinds = {event.type for event in stream}
     assert "content.delta" in kinds
     assert stream.get_final_completion().choices[0].message.role == "assistant"
