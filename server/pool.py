@@ -13,7 +13,8 @@ import gc
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from ggfw.threads import start_if_possible
 
 #: Seconds a model stays loaded without requests, where nobody says otherwise: for ever.
 KEEP_ALIVE = -1.0
+#: Seconds between looks at whether a closed model has gone.
+FREEING = (0.05, 0.2, 1.0)
 
 
 class Lease:
@@ -347,7 +350,7 @@ class Pool:
         if start_if_possible(thread):
             self._closing = [t for t in self._closing if t.is_alive()] + [thread]
         else:
-            _free(models)
+            _free(models, ())  # in the event loop: nobody may wait
 
     def close(self) -> None:
         """Close all models that the pool has loaded itself, and wait for it."""
@@ -360,14 +363,22 @@ class Pool:
             thread.join()
 
 
-def _free(models: list[Model]) -> None:
+def _free(models: list[Model], pauses: Sequence[float] = FREEING) -> None:
     """Close a model, the last of a list, and give its memory back.
 
     What it is made of refers to each other. Left to itself the collector comes when there are many new objects, which a
-    tokenizer of 200 MB is not: models that come and go would pile up.
+    tokenizer of 200 MB is not: models that come and go would pile up. Whoever used it last may hold it for a moment
+    more, so it is looked after until it has gone, or the ``pauses`` are over.
     """
-    models.pop().close()
-    gc.collect()
+    model = models.pop()
+    model.close()
+    engine = weakref.ref(model.engine)
+    del model
+    for pause in (0.0, *pauses):
+        time.sleep(pause)
+        gc.collect()
+        if engine() is None:
+            return
 
 
 def file_failed(error: BaseException | None) -> bool:
