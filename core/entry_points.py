@@ -48,9 +48,11 @@ class Door:
 
 def installed(group: str) -> list[Door]:
     """All entry points of ``group``. Of several distributions with one name the first on ``sys.path`` counts."""
-    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
-    paths = [path or os.curdir for path in sys.path]
-    if finders != [PathFinder] or any(os.path.isfile(path) for path in paths):
+    finders = [finder for finder in sys.meta_path if _finds(finder)]
+    paths = [
+        path or os.curdir for path in sys.path if isinstance(path, str)
+    ]  # others are none to Python, too
+    if len(finders) != 1 or finders[0] is not PathFinder or any(os.path.isfile(path) for path in paths):
         return _asked(group)  # archives, and finders that others have put in
     doors: list[Door] = []
     seen = set()
@@ -66,7 +68,7 @@ def _distributions(path: str) -> Iterator[tuple[str, str]]:
     """(name in one spelling, folder of its metadata) of the distributions in ``path``."""
     try:
         names = sorted(os.listdir(path))
-    except OSError:
+    except (OSError, ValueError):  # no folder, or no path at all
         return
     egg, suffix = os.path.splitext(os.path.basename(os.path.normpath(path)))
     is_egg = suffix.lower() == ".egg"  # a folder on the path that is one distribution
@@ -89,7 +91,9 @@ def _asked(group: str) -> list[Door]:
         seen.add(name)
         try:
             found = [Door.of(entry) for entry in distribution.entry_points if entry.group == group]
-        except Exception:  # lines that are none, bytes that are no text, files that cannot be read
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # lines that are none, bytes that are no text, files that cannot be read
             continue
         doors += found
     return doors
@@ -99,19 +103,33 @@ def _found() -> Iterator[Distribution]:
     """What the finders find, one after the other; one that fails finds nothing more."""
     from importlib.metadata import DistributionFinder
 
-    for finder in sys.meta_path:
-        if hasattr(finder, "find_distributions"):
-            try:
-                yield from finder.find_distributions(DistributionFinder.Context())
-            except Exception:  # somebody else's code
-                continue
+    for finder in filter(_finds, list(sys.meta_path)):
+        try:
+            yield from finder.find_distributions(DistributionFinder.Context())
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException:  # somebody else's code, which may even ask to leave
+            continue
+
+
+def _finds(finder: Any) -> bool:
+    """Whether a finder looks for distributions, too; one that cannot be asked does not."""
+    try:
+        return hasattr(finder, "find_distributions")
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return False
 
 
 def _headers(distribution: Distribution) -> str:
     """The text of a distribution's metadata; nothing where it cannot be read."""
     try:
-        return distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-    except Exception:  # damaged archives and finders of others raise anything
+        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
+        return text if isinstance(text, str) else ""
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # damaged archives and finders of others raise anything
         return ""
 
 

@@ -128,11 +128,23 @@ class _Broken(metadata.Distribution):
         return Path(str(path))
 
 
+class _Leaving(_Broken):
+    """A distribution that ends whoever reads it."""
+
+    def read_text(self, filename: str) -> str | None:
+        raise SystemExit(0)
+
+
 def _refuses() -> Any:
     raise RuntimeError("nothing is found here")
 
 
-@pytest.mark.parametrize("find", [lambda: [_Broken()], _refuses])
+def _leaves() -> Any:
+    yield from ()
+    raise SystemExit(0)
+
+
+@pytest.mark.parametrize("find", [lambda: [_Broken()], lambda: [_Leaving()], _refuses, _leaves])
 def test_a_finder_that_fails_costs_nobody_else(
     find: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +158,35 @@ def test_a_finder_that_fails_costs_nobody_else(
     _install(tmp_path, "good", "[ggfw.t]\na = json\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    assert [(d.name, d.distribution) for d in installed("ggfw.t")] == [("a", "good")]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("nobody may ask"), SystemExit(0)])
+def test_a_finder_that_cannot_be_asked_costs_nobody_else(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Finder:
+        def find_spec(self, *_: object) -> None:
+            return None
+
+        def __getattr__(self, name: str) -> Any:
+            raise error
+
+        def __eq__(self, other: object) -> bool:
+            raise error
+
+    _install(tmp_path, "good", "[ggfw.t]\na = json\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    assert [(d.name, d.distribution) for d in installed("ggfw.t")] == [("a", "good")]
+
+
+def test_what_is_no_path_on_the_path_costs_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python itself passes over it."""
+    _install(tmp_path, "good", "[ggfw.t]\na = json\n")
+    monkeypatch.setattr(sys, "path", [None, 3, b"bytes", object(), "a\0b", *sys.path, str(tmp_path)])
     assert [(d.name, d.distribution) for d in installed("ggfw.t")] == [("a", "good")]
 
 
