@@ -56,20 +56,45 @@ def test_a_file_that_is_cut_short_ends_its_model_and_nothing_else(tmp_path: Path
 
 
 SENT = """
-import os, signal, sys, ggfw
-if sys.argv[2] == "handled":
+import faulthandler, os, signal, sys, ggfw
+before, times = sys.argv[2], int(sys.argv[3])
+signal.alarm(30)
+if before == "handled":
     signal.signal(signal.SIGBUS, lambda *_: print("handled", flush=True))
-with ggfw.load(sys.argv[1], threads=1, ctx=64):
-    os.kill(os.getpid(), signal.SIGBUS)
-    print("goes on")
+elif before == "ignored":
+    signal.signal(signal.SIGBUS, signal.SIG_IGN)
+elif before == "told":
+    faulthandler.enable()
+with ggfw.load(sys.argv[1], threads=1, ctx=64) as model:
+    if before == "told after it":
+        faulthandler.enable()  # which passes on to ours
+        ggfw.load(sys.argv[1], threads=1, ctx=64).close()
+    for _ in range(times):
+        os.kill(os.getpid(), signal.SIGBUS)
+    print("goes on", flush=True)
+    os.truncate(sys.argv[1], 4096)
+    try:
+        model.generate("bcdefgh", max_tokens=3, temperature=0)
+    except ggfw.GgfwError as error:
+        print("cut short" in str(error))
 """
 
 
 @POSIX
-@pytest.mark.parametrize(("who", "said"), [("default", ""), ("handled", "handled\ngoes on\n")])
-def test_signals_that_somebody_sends_are_not_swallowed(who: str, said: str, tmp_path: Path) -> None:
-    done = run(SENT, write_llama(tmp_path / "a.gguf"), who)
-    assert (done.returncode, done.stdout) == (0 if said else -signal.SIGBUS, said), done.stderr
+@pytest.mark.parametrize(
+    ("who", "said"), [("ignored", "goes on\nTrue\n"), ("handled", "handled\n" * 3 + "goes on\nTrue\n")]
+)
+def test_signals_that_somebody_sends_leave_the_guard_in_place(who: str, said: str, tmp_path: Path) -> None:
+    done = run(SENT, write_llama(tmp_path / "a.gguf"), who, 3)
+    assert (done.returncode, done.stdout) == (0, said), done.stderr
+
+
+@POSIX
+@pytest.mark.parametrize("who", ["default", "told", "told after it"])
+def test_signals_that_somebody_sends_are_not_swallowed(who: str, tmp_path: Path) -> None:
+    done = run(SENT, write_llama(tmp_path / "a.gguf"), who, 1)
+    assert (done.returncode, done.stdout) == (-signal.SIGBUS, ""), done.stderr
+    assert done.stderr.count("Fatal Python error: Bus error") == (who != "default")
 
 
 CHAINED = """
