@@ -16,7 +16,7 @@ import ggfw
 from ggfw.errors import InvalidRequest
 from ggfw.library import Model
 from ggfw.request import with_seed
-from ggfw.sampling import Params
+from ggfw.sampling import Params, Sampler
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +121,26 @@ def test_greedy_gives_as_many_tokens_as_were_asked_for(tmp_path: Path) -> None:
         for wrong in (0, -1, 64):
             with pytest.raises(InvalidRequest, match="room for 1 to 63"):
                 model.greedy([5, 6], wrong)
+
+
+@pytest.mark.parametrize("name", ["choice", "samplers", "dry_sequence_breakers", "sampling_profile", "extra"])
+@pytest.mark.parametrize(
+    "wrong",
+    [5, True, 0.5, float("nan"), 10**400, object(), np.array(1), {"x": None}, [["x"]], [5], "x" * 70000],
+)
+def test_what_is_no_list_of_names_is_refused_by_name(model: Model, name: str, wrong: Any) -> None:
+    if name == "dry_sequence_breakers" and isinstance(wrong, dict):
+        return  # its keys are texts
+    with pytest.raises(InvalidRequest) as caught:
+        model.submit(model.request("hi", **{name: wrong}))
+    assert caught.value.param == name or (name == "extra" and wrong == {caught.value.param: None})
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("min_p", [1e-310, 1e-46, 5e-324])
+def test_a_share_that_single_precision_cannot_tell_from_none_is_none(model: Model, min_p: float) -> None:
+    assert model.generate("hi", temperature=1.0, min_p=min_p).text == "hello"
+    row = np.linspace(0, 1, 50, dtype=np.float32)
+    for params in ({}, {"min_keep": 3}, {"mirostat": 2}):
+        sampler, none = (Sampler(Params(seed=1, min_p=p, **params)) for p in (min_p, 0.0))
+        assert [sampler.pick(row) for _ in range(20)] == [none.pick(row) for _ in range(20)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Literal
 
 from ggfw.constraints.limits import check_schema
@@ -101,7 +101,8 @@ class Grammar:
         Raises:
             InvalidRequest: not a non-empty list of texts, or too long a one.
         """
-        if isinstance(options, str) or not options or not all(isinstance(o, str) for o in options):
+        listed = isinstance(options, Sequence | Set) and not isinstance(options, str)
+        if not listed or not options or not all(isinstance(o, str) for o in options):
             raise InvalidRequest(f"{param} must be a non-empty list of texts", param)
         if len(options) > MAX_CHOICES:
             raise InvalidRequest(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ggfw.records import dataclass
 from ggfw.sampling.dry import Breakers, Dry
 from ggfw.sampling.edits import Edit, LogitBias, MinTokens, Penalties, Window
@@ -109,7 +111,7 @@ _MAKE: dict[str, Callable[[Params, SamplerVocab, Window], Stage | Edit | None]] 
     "top_k": lambda p, v, w: TopK(p.top_k) if p.top_k > 0 else None,
     "typ_p": lambda p, v, w: Typical(p.typical_p, p.min_keep) if p.typical_p < 1 else None,
     "top_p": lambda p, v, w: TopP(p.top_p, p.min_keep) if p.top_p < 1 else None,
-    "min_p": lambda p, v, w: MinP(p.min_p, p.min_keep) if p.min_p > 0 else None,
+    "min_p": lambda p, v, w: MinP(p.min_p, p.min_keep) if np.float32(p.min_p) > 0 else None,
     "xtc": lambda p, v, w: (
         Xtc(p.xtc_probability, p.xtc_threshold, p.min_keep)
         if p.xtc_probability > 0 and p.xtc_threshold <= 0.5

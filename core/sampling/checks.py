@@ -139,7 +139,10 @@ def strings(name: str, value: Any) -> tuple[str, ...]:
     """Texts that are not empty; None is none of them."""
     if value is None:
         return ()
-    out = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
+    try:
+        out = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
+    except TypeError:  # an array without dimensions
+        out = (None,)
     if not all(isinstance(text, str) for text in out):
         raise InvalidRequest(f"{name} must be a list of strings, not {brief(value)}", param=name)
     if "" in out:
@@ -157,6 +160,6 @@ def breakers(name: str, value: Any) -> tuple[str, ...]:
 
 def mapping(name: str, value: Any) -> Mapping[str, Any]:
     """Names -> anything."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidRequest(f"{name} must map names to values, not be {brief(value)}", param=name)
     return MappingProxyType(dict(value))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from ggfw.errors import InvalidRequest
+from ggfw.errors import InvalidRequest, brief
 
 #: llama.cpp's default order. Logit bias, suppressed tokens and ``min_tokens`` always come before it.
 DEFAULT_SAMPLERS = (
@@ -70,9 +69,13 @@ def samplers(name: str, value: Any) -> tuple[str, ...]:
         if text.lower() not in _ALIASES and text and all(letter in LETTERS for letter in text):
             return tuple(LETTERS[letter] for letter in text)
         value = [part for part in re.split("[;,]", text) if part.strip()]
-    if not isinstance(value, Iterable):
-        raise InvalidRequest(f"{name} must be a list of stage names, not {value!r}", param=name)
-    out = tuple(_canonical(name, item) for item in islice(value, MAX_STAGES + 1))
+    try:
+        items = iter(value)
+    except TypeError:  # an array without dimensions is one, too
+        raise InvalidRequest(
+            f"{name} must be a list of stage names, not {brief(value)}", param=name
+        ) from None
+    out = tuple(_canonical(name, item) for item in islice(items, MAX_STAGES + 1))
     if len(out) > MAX_STAGES:
         raise InvalidRequest(f"{name} has more than {MAX_STAGES} stages; leave out repetitions", param=name)
     return out
@@ -86,6 +89,6 @@ def known_samplers(text: str) -> tuple[str, ...]:
 def _canonical(name: str, item: Any) -> str:
     if not isinstance(item, str) or not _NAME.fullmatch(item.strip()):
         raise InvalidRequest(
-            f"{name} must name stages such as {', '.join(SAMPLERS)}, not {item!r}", param=name
+            f"{name} must name stages such as {', '.join(SAMPLERS)}, not {brief(item)}", param=name
         )
     return _ALIASES.get(item.strip().lower(), item.strip())

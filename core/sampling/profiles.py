@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ggfw.descriptors import SamplerStage
-from ggfw.errors import InvalidRequest
+from ggfw.errors import InvalidRequest, brief
 from ggfw.sampling.params import Params
 
 #: Built-in profiles: the chain is llama.cpp's and golem's, so that only defaults differ.
@@ -32,7 +32,9 @@ def profile(name: str, stages: Mapping[str, SamplerStage]) -> Params:
     if isinstance(name, str) and name in PROFILES:
         return PROFILES[name]
     offered = {s.name: s for s in stages.values() if s.profile is not None}
-    if name not in offered:
+    if not isinstance(name, str) or name not in offered:
         known = ", ".join((*PROFILES, *offered))
-        raise InvalidRequest(f"unknown sampling profile {name!r}; known: {known}", param="sampling_profile")
+        raise InvalidRequest(
+            f"unknown sampling profile {brief(name)}; known: {known}", param="sampling_profile"
+        )
     return replace(Params(), **dict(offered[name].profile or {}))

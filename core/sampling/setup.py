@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ggfw.descriptors import SamplerStage, resolve
-from ggfw.errors import GgfwError, InvalidRequest, PluginError
+from ggfw.errors import GgfwError, InvalidRequest, PluginError, brief, kind_and_text
 from ggfw.records import dataclass
 from ggfw.sampling.build import SamplerVocab
 from ggfw.sampling.chain import Sampler
@@ -144,10 +144,12 @@ class SamplerFactory:
         for name in named:
             if name not in known:
                 offered = ", ".join((*SAMPLERS, *known))
-                raise InvalidRequest(f"samplers names {name!r}; known stages: {offered}", param="samplers")
+                raise InvalidRequest(
+                    f"samplers names {brief(name)}; known stages: {offered}", param="samplers"
+                )
         for name in p.extra:
             if not any(name in stage.params for stage in known.values()):
-                raise InvalidRequest(f"unknown sampling parameter {name!r}", param=name)
+                raise InvalidRequest(f"unknown sampling parameter {brief(name)}", param=name)
         return tuple(
             stage
             for stage in known.values()
@@ -162,10 +164,12 @@ def _is_on(stage: SamplerStage, p: Params) -> bool:
 def _make(descriptor: SamplerStage, p: Params) -> Any:
     try:
         stage = resolve(descriptor.load)(replace(p, extra={**descriptor.params, **p.extra}))
-    except GgfwError:
+    except (GgfwError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        raise PluginError(f"the sampler stage {descriptor.name} cannot be made: {error!r}") from error
+    except BaseException as error:
+        raise PluginError(
+            f"the sampler stage {descriptor.name} cannot be made: {kind_and_text(error)}"
+        ) from error
     if stage is None:
         return None
     if not (callable(getattr(stage, "apply", None)) or callable(getattr(stage, "edit", None))):
