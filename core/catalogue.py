@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ggfw.descriptors import resolve
-from ggfw.errors import GgfwError, InvalidRequest, SourceError
+from ggfw.errors import GgfwError, InvalidRequest, SourceError, brief, kind_and_text
 from ggfw.model_source import Progress, Source, file_sha256, scheme_of
 from ggfw.records import dataclass
 from ggfw.registry import Registry
@@ -173,8 +173,17 @@ def fetch_reference(
             f"{reference!r} has no known scheme; installed sources: {', '.join(sources) or 'none'}", "model"
         )
     scheme, rest = parts
-    source: Source = resolve(sources[scheme].load)(folder)
-    paths = source.resolve(rest, progress)
+    try:
+        source: Source = resolve(sources[scheme].load)(folder)
+        paths = source.resolve(rest, progress)
+    except (GgfwError, OSError, MemoryError, KeyboardInterrupt):
+        raise
+    except BaseException as exc:  # a plugin's, which may even ask to leave
+        raise SourceError(f"the source {scheme!r} failed: {kind_and_text(exc)}") from exc
+    if paths and not (isinstance(paths, list) and all(isinstance(path, Path) for path in paths)):
+        raise SourceError(
+            f"the source {scheme!r} gave {brief(paths)} for {rest!r}; a list of paths was expected"
+        )
     if not paths:
         raise SourceError(f"the source {scheme!r} gave no file for {rest!r}")
     return paths

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, ClassVar
 
-from ggfw.errors import PluginError
+from ggfw.errors import PluginError, kind_and_text
 from ggfw.records import dataclass
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -31,9 +31,11 @@ def resolve(load: str | Callable[..., Any]) -> Any:
     module, _, name = load.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
-    except Exception as exc:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as exc:  # a module may even ask to leave
         raise PluginError(
-            f"{load}, which a plugin names, cannot be imported ({type(exc).__name__}: {exc}); repair or uninstall "
+            f"{load}, which a plugin names, cannot be imported ({kind_and_text(exc)}); repair or uninstall "
             "its package, or name the plugin in GGFW_DISABLE_PLUGINS"
         ) from exc
 

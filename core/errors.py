@@ -52,6 +52,12 @@ def said(error: BaseException) -> str:
         return ""
 
 
+def kind_and_text(error: BaseException) -> str:
+    """An error of somebody else's in one line, ``Type: message``."""
+    text = said(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 class GgfwError(Exception):
     """Base of all errors that ggfw raises on purpose."""
 

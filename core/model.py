@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from ggfw.cache import PAGE_SIZE, Cache
 from ggfw.descriptors import resolve
-from ggfw.errors import GgfwError, GraphError, InvalidRequest, ModelFileError, PluginError, brief
+from ggfw.errors import (
+    GgfwError,
+    GraphError,
+    InvalidRequest,
+    ModelFileError,
+    PluginError,
+    brief,
+    kind_and_text,
+)
 from ggfw.gguf import GGUF
 from ggfw.graph.architecture import Architecture, RunConfig
 from ggfw.graph.builder import Graph
@@ -61,9 +69,16 @@ class Described:
         self.run = run
         spec = registry.architecture_for(gguf.metadata)
         architecture = resolve(spec.load)
-        self.architecture: Architecture = (
-            architecture() if isinstance(architecture, type) else copy(architecture)
-        )
+        try:
+            self.architecture: Architecture = (
+                architecture() if isinstance(architecture, type) else copy(architecture)
+            )
+        except (GgfwError, MemoryError, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            raise PluginError(
+                f"architecture plugin {spec.name} cannot be made: {kind_and_text(exc)[:_MOST_SAID]}"
+            ) from exc
         if not isinstance(self.architecture, Architecture):
             raise PluginError(
                 f"architecture plugin {spec.name} loads {architecture!r}; expected an Architecture class"
@@ -76,14 +91,14 @@ class Described:
         self.graph = Graph(causal)
         try:
             self.architecture.build(self.graph, self.hparams, self.weights, run)
-        except (GgfwError, MemoryError):
+        except (GgfwError, MemoryError, KeyboardInterrupt):
             raise
-        except Exception as exc:
+        except BaseException as exc:
             # An impossible value in the file shows up anywhere in the plugin's arithmetic.
             key = self.hparams.last_key
-            said = str(exc)  # which may hold a text of the file, of any length
+            said = kind_and_text(exc)  # which may hold a text of the file, of any length
             said = said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]}..."
-            what = f"{type(exc).__name__}: {said}{_place(exc, architecture.build.__module__)}"
+            what = f"{said}{_place(exc, architecture.build.__module__)}"
             raise GraphError(
                 f"architecture {spec.name} failed on this file ({what}) after reading "
                 f"{key} = {brief(gguf.get(key))}; the file or the plugin is wrong"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggfw.descriptors import QuantFormat, resolve
-from ggfw.errors import InvalidRequest, UnknownQuantFormat
+from ggfw.errors import GgfwError, InvalidRequest, PluginError, UnknownQuantFormat, kind_and_text
 from ggfw.registry import default_registry
 
 __all__ = ["dequantize", "get", "quantize", "row_bytes"]
@@ -95,7 +95,7 @@ def dequantize(
         raise InvalidRequest(
             f"out must be a C-contiguous float32 array of shape {shape}, it is {out.dtype} {out.shape}", "out"
         )
-    _in_chunks(resolve(fmt.dequantize), data.reshape(-1, fmt.type_size), out.reshape(-1, fmt.block_size))
+    _in_chunks(fmt, fmt.dequantize, data.reshape(-1, fmt.type_size), out.reshape(-1, fmt.block_size))
     return out
 
 
@@ -120,16 +120,28 @@ def quantize(fmt: Format, array: NDArray[Any]) -> NDArray[np.uint8]:
         )
     values = np.ascontiguousarray(array, np.float32)
     out = np.empty((*values.shape[:-1], row_bytes(fmt, values.shape[-1])), np.uint8)
-    _in_chunks(resolve(fmt.quantize), values.reshape(-1, fmt.block_size), out.reshape(-1, fmt.type_size))
+    _in_chunks(fmt, fmt.quantize, values.reshape(-1, fmt.block_size), out.reshape(-1, fmt.type_size))
     return out
 
 
-def _in_chunks(function: Callable[[Any, Any], None], source: NDArray[Any], target: NDArray[Any]) -> None:
-    """Call ``function(source blocks, target blocks)`` on pieces, so that its temporary arrays stay small."""
+def _in_chunks(
+    fmt: QuantFormat, load: str | Callable[..., None], source: NDArray[Any], target: NDArray[Any]
+) -> None:
+    """Call a format's ``function(source blocks, target blocks)`` on pieces, so that its temporary arrays stay small.
+
+    Raises:
+        PluginError: it fails.
+    """
+    function = resolve(load)
     step = max(1, _CHUNK // max(source.shape[1], target.shape[1]))
-    with np.errstate(all="ignore"):  # infinite and NaN scales are data here
-        for begin in range(0, len(source), step):
-            function(source[begin : begin + step], target[begin : begin + step])
+    try:
+        with np.errstate(all="ignore"):  # infinite and NaN scales are data here
+            for begin in range(0, len(source), step):
+                function(source[begin : begin + step], target[begin : begin + step])
+    except (GgfwError, MemoryError, KeyboardInterrupt):
+        raise
+    except BaseException as exc:
+        raise PluginError(f"the quant format {fmt.name} failed: {kind_and_text(exc)}") from exc
 
 
 def _as_bytes(buffer: NDArray[Any]) -> NDArray[np.uint8]:

@@ -225,7 +225,9 @@ class Registry:
         offer = self._offers["kernel_backends"][backend]
         try:
             score = int(resolve(offer.descriptor.probe)())
-        except Exception as exc:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as exc:  # SystemExit, too: a plugin must not end the process that asks it
             self._set_row(offer, "failed", describe(exc), "probe")
             score = 0
         else:
@@ -278,7 +280,9 @@ class Registry:
                 continue
             try:
                 score = int(offer.descriptor.match(metadata))
-            except Exception as exc:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as exc:
                 self._set_row(offer, "failed", describe(exc), "match")
                 continue
             if score > best_score:
@@ -298,7 +302,9 @@ def _key(offer: Offer) -> tuple[str, str, str]:
 def _why_not_here(backend: KernelBackend) -> str:
     try:
         missing = "" if backend.missing is None else str(resolve(backend.missing)())
-    except Exception as exc:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as exc:
         missing = describe(exc)
     return "cannot run on this machine" + (f", which lacks {missing}" if missing else "")
 

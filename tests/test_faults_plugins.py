@@ -8,16 +8,36 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cli_support import COMMAND
 from tiny_models import write_llama
 
-from ggfw.descriptors import ArchitectureSpec, ChatDialect, KernelBackend, ModelSource, SamplerStage, Skill
+import ggfw
+from ggfw import quants
+from ggfw.catalogue import fetch_reference
+from ggfw.chat.dialect import make
+from ggfw.chat.skills import Skills
+from ggfw.descriptors import (
+    ArchitectureSpec,
+    ChatDialect,
+    KernelBackend,
+    ModelSource,
+    QuantFormat,
+    SamplerStage,
+    Skill,
+)
+from ggfw.errors import BackendError, GgfwError, PluginError, SourceError
+from ggfw.graph import Architecture
 from ggfw.registry import Registry
+from ggfw.sampling import Params
+from ggfw.sampling.setup import SamplerSetup
+from ggfw.testing import registry_with, tiny_gguf
 
 
 def install(folder: Path, code: str, name: str = "ggfw_bad") -> dict[str, str]:
@@ -116,11 +136,25 @@ def test_descriptors_of_the_wrong_types_are_rows(monkeypatch: pytest.MonkeyPatch
     assert len(broken) == 1 and broken[0].state == "failed" and broken[0].reason, broken
 
 
-@pytest.mark.parametrize("bad", [raises, nonsense])
+def leaves(*args: Any, **kw: Any) -> Any:
+    raise SystemExit(0)
+
+
+class LeavingNumber:
+    """What ends whoever makes a number of it."""
+
+    def __int__(self) -> int:
+        raise SystemExit(0)
+
+
+@pytest.mark.parametrize("bad", [raises, nonsense, leaves, lambda *_: LeavingNumber()])
 def test_functions_that_are_asked_later(monkeypatch: pytest.MonkeyPatch, bad: Any) -> None:
     """A probe or a match that fails or answers nonsense chooses nobody, and takes nothing from others."""
     registry = registry_of(monkeypatch, "kernel_backends", KernelBackend(name="zz", probe=bad, library=bad))
     assert registry.backends()[0].name != "zz" and registry.rows("kernel_backends")
+    missing = KernelBackend(name="zz", probe=lambda: 0, library=bad, missing=bad)
+    registry = registry_of(monkeypatch, "kernel_backends", missing)
+    assert [row.state for row in registry.rows("kernel_backends") if row.name == "zz"] == ["available"]
     registry = registry_of(monkeypatch, "chat_dialects", ChatDialect(name="zz", match=bad, load=bad))
     assert registry.dialect_for({"tokenizer.chat_template": "<|im_start|><tool_call>"}).name != "zz"
     registry = registry_of(
@@ -152,3 +186,73 @@ def ggfw_register_sampler_stages(): return [SamplerStage(name="bad", order=50, l
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stdout + done.stderr
     assert done.stderr.count("ggfw: error:") == 1 and time.monotonic() - begin < 60
     assert "bad" in done.stderr and "no sampler stage" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("bad", [raises, nonsense, leaves])
+def test_a_backend_that_cannot_say_where_its_libraries_are_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, bad: Any
+) -> None:
+    """Whatever its score says: others have libraries that work."""
+    best = KernelBackend(name="zz", probe=lambda: 10**6, library=bad, executor=bad, bindings=bad)
+    registry = registry_of(monkeypatch, "kernel_backends", best)
+    with ggfw.load(tiny_gguf(), registry=registry) as model:
+        assert model.info["backend"] != "zz" and len(model.greedy([1, 5], 2)) == 2
+    (row,) = [row for row in registry.rows("kernel_backends") if row.name == "zz"]
+    assert row.state == "failed" and row.reason
+    with pytest.raises(BackendError, match="zz"):
+        ggfw.load(tiny_gguf(), registry=registry, backend="zz")
+
+
+@pytest.mark.parametrize("bad", [raises, nonsense, leaves])
+@pytest.mark.parametrize("where", ["class", "instance", "build", "module"])
+def test_an_architecture_that_fails_is_an_error_that_names_it(where: str, bad: Any) -> None:
+    load: Any = {
+        "class": bad,
+        "instance": type("Bad", (Architecture,), {"__init__": bad}),
+        "build": type("Bad", (Architecture,), {"build": bad}),
+        "module": "a_module_that_is_not_there:Bad",
+    }[where]
+    spec = ArchitectureSpec(name="zz-arch", gguf_names=("zz",), load=load)
+    with pytest.raises(GgfwError, match="zz-arch|a_module_that_is_not_there"):
+        ggfw.load(tiny_gguf("zz"), registry=registry_with(spec))
+
+
+@pytest.mark.parametrize("bad", [raises, leaves])
+def test_a_format_that_fails_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch, bad: Any) -> None:
+    q8 = quants.get("Q8_0")
+    sound = QuantFormat(
+        name="ZZ_8",
+        ggml_type=1234,
+        block_size=32,
+        type_size=34,
+        dequantize=q8.dequantize,
+        quantize=q8.quantize,
+    )
+    monkeypatch.setattr("ggfw.registry._default", registry_with(sound))
+    data = tiny_gguf(fmt=sound)
+    monkeypatch.setattr("ggfw.registry._default", registry_with(replace(sound, dequantize=bad, quantize=bad)))
+    for backend in (None, "reference"):
+        with pytest.raises(GgfwError, match="ZZ_8"), ggfw.load(data, backend=backend) as model:
+            model.logits([1])
+    with pytest.raises(GgfwError, match="ZZ_8"):
+        quants.quantize("ZZ_8", np.zeros((1, 32)))
+
+
+@pytest.mark.parametrize("bad", [raises, leaves, nonsense, lambda *_: "text", lambda *_: None])
+@pytest.mark.parametrize("where", ["load", "resolve"])
+def test_a_source_that_fails_is_an_error_that_names_it(where: str, bad: Any, tmp_path: Path) -> None:
+    load = bad if where == "load" else type("Bad", (), {"__init__": lambda *_: None, "resolve": bad})
+    registry = registry_with(ModelSource(name="zz", load=load))
+    with pytest.raises(SourceError, match="zz"):
+        fetch_reference("zz:model", tmp_path, registry)
+
+
+@pytest.mark.parametrize("bad", [raises, leaves])
+def test_a_skill_or_stage_or_dialect_that_leaves(bad: Any) -> None:
+    skill = Skill(name="zz", description="d", load=bad)
+    text, loaded = Skills([skill]).answer('{"name": "zz"}')
+    assert loaded is None and "could not be loaded" in text
+    with pytest.raises(PluginError, match="zz"):
+        make(ChatDialect(name="zz", match=lambda _: 0, load=type("Bad", (), {"__init__": bad})))
+    with pytest.raises(PluginError, match="zz"):
+        SamplerSetup(Params(), stages=(SamplerStage(name="zz", order=1, load=bad),)).sampler()

@@ -219,13 +219,17 @@ def make(descriptor: ChatDialect) -> Dialect:
         PluginError: it cannot be made, or is none.
     """
     from ggfw.descriptors import resolve
-    from ggfw.errors import PluginError
+    from ggfw.errors import PluginError, kind_and_text
 
     try:
         found = resolve(descriptor.load)
         found = found() if isinstance(found, type) else found
-    except Exception as error:
-        raise PluginError(f"the chat dialect {descriptor.name} cannot be made: {error!r}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise PluginError(
+            f"the chat dialect {descriptor.name} cannot be made: {kind_and_text(error)}"
+        ) from error
     if not isinstance(found, Dialect):
         raise PluginError(
             f"the chat dialect {descriptor.name} is {found!r:.200}; a ggfw.chat.dialect.Dialect was expected"

@@ -13,7 +13,7 @@ from typing import Any
 
 from ggfw.chat.skill_files import MAX_DESCRIPTION, read_folder
 from ggfw.descriptors import Skill, resolve
-from ggfw.errors import InvalidRequest
+from ggfw.errors import InvalidRequest, said
 
 #: Name of the tool.
 LOAD_SKILL = "load_skill"
@@ -115,8 +115,11 @@ class Skills(Mapping[str, Skill]):
             return f"Error: there is no skill {name!r}; the skills are: {', '.join(self)}", None
         try:
             body = resolve(skill.load)()
-        except Exception as error:
-            return f"Error: the skill {name!r} could not be loaded: {error or type(error).__name__}", None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            why = said(error) or type(error).__name__
+            return f"Error: the skill {name!r} could not be loaded: {why}", None
         if not isinstance(body, str):
             return f"Error: the skill {name!r} could not be loaded: its text is {body!r:.80}", None
         return body, skill

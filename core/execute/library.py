@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from ggfw.descriptors import KernelBackend, resolve
-from ggfw.errors import BackendError, PluginError
+from ggfw.errors import BackendError, PluginError, kind_and_text
 from ggfw.records import dataclass
 from ggfw.registry import Registry, default_registry
 
@@ -53,11 +53,16 @@ class KernelLibrary:
 
 @cache
 def _open_executor(path: str, bindings: str) -> Native:
-    spec = importlib.util.spec_from_file_location("ggfw_abi", bindings)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    ffi = module.ffi
+    try:
+        spec = importlib.util.spec_from_file_location("ggfw_abi", bindings)
+        assert spec is not None and spec.loader is not None, "it is no Python module"
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        ffi = module.ffi
+    except Exception as exc:
+        raise BackendError(
+            f"the declarations {bindings} cannot be imported ({kind_and_text(exc)}); reinstall ggfw"
+        ) from exc
     lib = _dlopen(ffi, path)
     found = lib.ggfw_executor_abi()
     if found != KERNELS_ABI:
@@ -85,11 +90,43 @@ def native(registry: Registry | None = None) -> Native:
         BackendError: no installed backend brings one, or it does not fit this core.
     """
     registry = registry or default_registry()
+    failed: dict[str, BackendError] = {}
     for descriptor in registry.backends():
-        if descriptor.executor is not None and descriptor.bindings is not None:
+        if descriptor.executor is None or descriptor.bindings is None:
+            continue
+        try:
+            path, bindings = (_said_path(descriptor, what) for what in ("executor", "bindings"))
             with _lock:
-                return _open_executor(resolve(descriptor.executor)(), resolve(descriptor.bindings)())
-    raise BackendError("no kernel backend brings the executor library; reinstall ggfw")
+                opened = _open_executor(path, bindings)
+        except BackendError as exc:
+            failed[descriptor.name] = exc
+            continue  # another one's may work
+        for name, error in failed.items():
+            registry.disqualify(name, error)
+        return opened
+    none = BackendError("no kernel backend brings the executor library; reinstall ggfw")
+    raise next(iter(failed.values()), none)
+
+
+def _said_path(descriptor: KernelBackend, what: str) -> str:
+    """The path that a backend's ``library``, ``executor`` or ``bindings`` gives.
+
+    Raises:
+        BackendError: it fails.
+    """
+    try:
+        return str(resolve(getattr(descriptor, what))())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as exc:
+        raise BackendError(
+            f"kernel backend {descriptor.name} cannot say where its {what} is ({kind_and_text(exc)}); "
+            f"{_way_out(descriptor)}"
+        ) from exc
+
+
+def _way_out(descriptor: KernelBackend) -> str:
+    return f"reinstall its package, or do without it: GGFW_DISABLE_PLUGINS={descriptor.name}"
 
 
 def checksum(native: Native, data: bytes) -> int:
@@ -109,13 +146,7 @@ def kernel_library(descriptor: KernelBackend, registry: Registry | None = None) 
         BackendError: it cannot be found or opened, is no kernel library, or its ABI differs.
     """
     n = native(registry)
-    way_out = f"reinstall its package, or do without it: GGFW_DISABLE_PLUGINS={descriptor.name}"
-    try:
-        path = str(resolve(descriptor.library)())
-    except Exception as exc:
-        raise BackendError(
-            f"kernel backend {descriptor.name} cannot say where its library is ({type(exc).__name__}: {exc}); {way_out}"
-        ) from exc
+    path = _said_path(descriptor, "library")
     with _lock:
         if path in _libraries:
             return _libraries[path]
@@ -124,7 +155,8 @@ def kernel_library(descriptor: KernelBackend, registry: Registry | None = None) 
             found = handle.ggfw_kernels_abi()
         except (OSError, AttributeError, n.ffi.error) as exc:
             raise BackendError(
-                f"the library {path} of kernel backend {descriptor.name} cannot be used ({exc}); {way_out}"
+                f"the library {path} of kernel backend {descriptor.name} cannot be used ({exc}); "
+                f"{_way_out(descriptor)}"
             ) from exc
         if found != KERNELS_ABI:
             raise BackendError(

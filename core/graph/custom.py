@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ggfw.errors import GgfwError, PluginError
+from ggfw.errors import GgfwError, PluginError, kind_and_text
 from ggfw.records import dataclass
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class CustomOp:
         except (GgfwError, MemoryError):
             raise
         except Exception as exc:
-            raise PluginError(f"op {self.name!r} raised {type(exc).__name__}: {exc}") from exc
+            raise PluginError(f"op {self.name!r} raised {kind_and_text(exc)}") from exc
         if result.shape != expected:
             raise PluginError(f"op {self.name!r} returned shape {result.shape}; {expected} was expected")
         return result

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ggfw.errors import GgfwError, NonFiniteLogits, PluginError, said
+from ggfw.errors import GgfwError, NonFiniteLogits, PluginError, kind_and_text
 from ggfw.sampling.arithmetic import F32, NEG_INF, Ids, as_row, normalised, select_best
 from ggfw.sampling.build import SamplerVocab, build_edits, build_stages, place, split_edits
 from ggfw.sampling.constraint import Constraint, allowed_ids
@@ -221,10 +221,7 @@ class Sampler:
             except GgfwError:
                 raise
             except Exception as error:
-                kind, why = type(error).__name__, said(error)
-                raise PluginError(
-                    f"the sampler stage {stage.name} failed: {f'{kind}: {why}' if why else kind}"
-                ) from error
+                raise PluginError(f"the sampler stage {stage.name} failed: {kind_and_text(error)}") from error
             if not isinstance(c, Candidates) or not c.ids.size:
                 gave = "no candidate" if isinstance(c, Candidates) else type(c).__name__
                 raise PluginError(f"the sampler stage {stage.name} gave {gave}; Candidates were expected")

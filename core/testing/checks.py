@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ggfw.descriptors import Descriptor, resolve
+from ggfw.errors import kind_and_text, said
 from ggfw.records import dataclass
 
 __all__ = ["Checks", "Finding", "NotApplicable", "failures"]
@@ -93,11 +94,11 @@ def _apply(rule: str, check: Any) -> Finding:
     except NotApplicable as why:
         return Finding(rule, "skipped", str(why))
     except AssertionError as why:
-        return Finding(
-            rule, "failed", " ".join(str(why).split()) or "an assertion of the plugin's own failed"
-        )
-    except Exception as exc:  # a plugin may raise anything; that is a finding too
-        return Finding(rule, "failed", f"{type(exc).__name__}: {' '.join(str(exc).split())}")
+        return Finding(rule, "failed", said(why) or "an assertion of the plugin's own failed")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as exc:  # a plugin may raise anything; that is a finding too
+        return Finding(rule, "failed", kind_and_text(exc))
     return Finding(rule, "ok")
 
 
