@@ -9,7 +9,7 @@ from functools import cached_property
 from importlib import import_module
 from threading import Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ggfw.chat.template import ChatTemplate, Prompt
     from ggfw.constraints import Compiler, Grammar
     from ggfw.gguf import GGUF
+    from ggfw.graph import Hparams
     from ggfw.model import LoadedModel
     from ggfw.models import Folders
 
@@ -177,7 +178,7 @@ class Model(Evaluations):
         return self.loaded.gguf
 
     @property
-    def hparams(self) -> Any:
+    def hparams(self) -> Hparams:
         """The architecture's hyperparameters."""
         return self.loaded.hparams
 
@@ -426,8 +427,16 @@ class Model(Evaluations):
             for handle in handles:
                 handle.cancel()
 
+    @overload
+    def stream(self, prompt: str | Sequence[int], callback: None = None, **options: Any) -> Stream: ...
+
+    @overload
     def stream(
-        self, prompt: str | Sequence[int], callback: Callable[[str], None] | None = None, **options: Any
+        self, prompt: str | Sequence[int], callback: Callable[[str], object], **options: Any
+    ) -> Result: ...
+
+    def stream(
+        self, prompt: str | Sequence[int], callback: Callable[[str], object] | None = None, **options: Any
     ) -> Stream | Result:
         """Continue a raw prompt piece by piece.
 
@@ -440,14 +449,22 @@ class Model(Evaluations):
         """
         return self._stream(self.submit(self.request(prompt, **options)), callback)
 
+    @overload
+    def chat_stream(self, messages: Messages, callback: None = None, **options: Any) -> Stream: ...
+
+    @overload
     def chat_stream(
-        self, messages: Messages, callback: Callable[[str], None] | None = None, **options: Any
+        self, messages: Messages, callback: Callable[[str], object], **options: Any
+    ) -> Result: ...
+
+    def chat_stream(
+        self, messages: Messages, callback: Callable[[str], object] | None = None, **options: Any
     ) -> Stream | Result:
         """Answer a conversation piece by piece; like :meth:`stream`."""
         return self._stream(self.submit_chat(messages, **options), callback)
 
     @staticmethod
-    def _stream(handle: Handle | SkillHandle, callback: Callable[[str], None] | None) -> Stream | Result:
+    def _stream(handle: Handle | SkillHandle, callback: Callable[[str], object] | None) -> Stream | Result:
         stream = Stream(handle)
         if callback is None:
             return stream
