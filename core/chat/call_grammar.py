@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ggfw.chat.definitions import needed
 from ggfw.chat.format import CallForm
 from ggfw.chat.tools import Tool, Tools
 from ggfw.chat.typed import resolved
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 #: Calls that one answer may hold: small models that may go on write the same call until their tokens are used up.
 MAX_CALLS = 16
+#: Characters of schemas that one request has checked once more, or written again for each argument that needs their
+#: definitions: about a second. What goes beyond that is left open.
+MOST_CHECKED = 1 << 19
 _START = re.compile(r"^start\s*:", re.MULTILINE)
 #: text -> id of the control token that it is, or None if it is ordinary text in this vocabulary.
 Control = Callable[[str], "int | None"]
@@ -47,6 +51,8 @@ class Lark:
         self._control, self._strict, self._param = control, strict, param
         self._rules: list[str] = []
         self._names: dict[str, str] = {}
+        self._values: dict[str, str] = {}  # schema of an argument -> its rule
+        self._left = MOST_CHECKED
 
     def rule(self, expression: str, attributes: str = "") -> str:
         """The name of a rule with this right side."""
@@ -110,11 +116,23 @@ class Lark:
 
     def value(self, tool: Tool, schema: Any) -> str:
         """One argument of ``tool`` as JSON; ``schema`` may refer to the definitions of the tool."""
-        own = dict(schema) if isinstance(schema, Mapping) else {}
-        for key in ("$defs", "definitions"):
-            if key in tool.parameters:
-                own.setdefault(key, tool.parameters[key])
-        return self.json(own, strict=self._strict or tool.strict, tool=tool.name)
+        own, strict = dict(schema) if isinstance(schema, Mapping) else {}, self._strict or tool.strict
+        definitions = needed(own, tool.parameters)
+        own = {**definitions, **own}
+        try:
+            key = f"{strict} {json.dumps(own)}"
+        except (TypeError, ValueError, RecursionError):
+            return self.json(own, strict=strict, tool=tool.name)  # says what is wrong with it
+        if key not in self._values:
+            self._left -= len(key) if definitions else 0
+            if self._left < 0 and strict:
+                raise InvalidRequest(
+                    f"the parameters of the tool {tool.name!r} cannot be enforced: so many of them need the same "
+                    f"definitions that these would be more than {MOST_CHECKED} characters; refer to fewer of them",
+                    self._param,
+                )
+            self._values[key] = self.json(own if self._left >= 0 else {}, strict=strict, tool=tool.name)
+        return self._values[key]
 
     def text_value(self, tool: Tool, schema: Any, end: str) -> str:
         """Bare text up to and with ``end``, which it does not hold, as an argument of ``tool`` with this schema.
@@ -252,30 +270,65 @@ def calls(
 
 def enforceable(tools: Tools) -> Tools:
     """The tools with schemas that can be enforced: what cannot is left open, but for tools that are strict."""
-    return replace(tools, offered=tuple(t if t.strict else _enforceable(t) for t in tools.offered))
+    checks = _Checks()
+    return replace(tools, offered=tuple(t if t.strict else checks.kept(t) for t in tools.offered))
 
 
-def _enforceable(tool: Tool) -> Tool:
+class _Checks:
+    """Finds what of tools' schemas can be enforced, at a cost that grows with their length and no faster."""
+
+    def __init__(self) -> None:
+        self._left = MOST_CHECKED
+
+    def kept(self, tool: Tool) -> Tool:
+        """``tool`` itself if all can be enforced, else with what cannot left open."""
+        own = tool.parameters
+        given, names = own.get("properties"), own.get("required")
+        properties = dict(given) if isinstance(given, Mapping) else {}
+        good = self._good({k: v for k, v in properties.items() if isinstance(v, bool | Mapping)}, own)
+        kept = {key: one if key in good else {} for key, one in properties.items()}
+        if kept == properties and _fits(_object(own)):
+            return tool
+        required = [k for k in names if isinstance(k, str)] if isinstance(names, list | tuple) else []
+        schema = {"type": "object", "properties": kept, "required": required, **needed(kept, own)}
+        if not _fits(schema):
+            schema = {"type": "object", "properties": dict.fromkeys(properties, {})}
+        return replace(tool, parameters=schema)
+
+    def _good(self, properties: Mapping[str, Any], root: Mapping[str, Any], parts: int = 1) -> set[str]:
+        """Names of the properties that can be enforced, each for itself; where too much was checked, of fewer."""
+        found, names = set[str](), list(properties)
+        step = -(-len(names) // parts) or 1
+        for first in range(0, len(names), step):
+            some = {name: properties[name] for name in names[first : first + step]}
+            if parts > 1 and not self._charged(some, root):
+                continue
+            # Together first: few tools have anything that cannot be enforced.
+            if _fits({"type": "object", "properties": some, "required": [*some], **needed(some, root)}):
+                found.update(some)
+            elif len(some) > 1:
+                found |= self._good(some, root, 16)
+            elif all(
+                isinstance(one, Mapping) and _fits({**needed(one, root), **one}) for one in some.values()
+            ):
+                # It is good alone, as some families write it; inside it may be left out, and may not have an "$id".
+                found.update(
+                    some if _fits({"type": "object", "properties": some, **needed(some, root)}) else ()
+                )
+        return found
+
+    def _charged(self, some: Any, root: Mapping[str, Any]) -> bool:
+        try:
+            self._left -= len(json.dumps([some, needed(some, root)]))
+        except (TypeError, ValueError, RecursionError):
+            return False
+        return self._left >= 0
+
+
+def _fits(schema: Mapping[str, Any]) -> bool:
     from ggfw.constraints.widen import refusal, widened
 
-    def fits(schema: Mapping[str, Any]) -> bool:
-        return refusal(widened(schema), lenient=True) is None
-
-    own = tool.parameters
-    given, needed = own.get("properties"), own.get("required")
-    shared = {key: own[key] for key in ("$defs", "definitions") if key in own}
-    properties = dict(given) if isinstance(given, Mapping) else {}
-    kept = {
-        key: one if isinstance(one, bool) or (isinstance(one, Mapping) and fits({**shared, **one})) else {}
-        for key, one in properties.items()
-    }
-    if kept == properties and fits(_object(own)):
-        return tool
-    required = [k for k in needed if isinstance(k, str)] if isinstance(needed, list | tuple) else []
-    schema = {"type": "object", "properties": kept, "required": required, **shared}
-    if not fits(schema):
-        schema = {"type": "object", "properties": dict.fromkeys(properties, {})}
-    return replace(tool, parameters=schema)
+    return refusal(widened(schema), lenient=True) is None
 
 
 def answer_or_calls(answer: Grammar, forced: Grammar) -> Grammar:
