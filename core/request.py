@@ -98,7 +98,15 @@ def resolve_params(base: Params, given: dict[str, Any]) -> Params:
             (changes if known else extra)[field_name] = value
     if extra:
         changes["extra"] = {**base.extra, **changes.get("extra", {}), **extra}
-    return replace(base, **changes) if changes else base
+    try:
+        return replace(base, **changes) if changes else base
+    except InvalidRequest as error:  # the caller knows the name that it gave
+        said = next(
+            (name for name in given if name != error.param and ALIASES.get(name) == error.param), None
+        )
+        if said is None or error.param in given:
+            raise
+        raise InvalidRequest(str(error).replace(str(error.param), said, 1), said) from None
 
 
 def plugin_parameters() -> frozenset[str]:

@@ -144,3 +144,10 @@ def test_a_share_that_single_precision_cannot_tell_from_none_is_none(model: Mode
     for params in ({}, {"min_keep": 3}, {"mirostat": 2}):
         sampler, none = (Sampler(Params(seed=1, min_p=p, **params)) for p in (min_p, 0.0))
         assert [sampler.pick(row) for _ in range(20)] == [none.pick(row) for _ in range(20)]
+
+
+@pytest.mark.parametrize("name", ["repeat_penalty", "temp", "repeat_last_n", "frequency_penalty", "typ_p"])
+def test_a_refused_value_goes_by_the_name_it_was_given(model: Model, name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{name} must") as caught:
+        model.request("hi", **{name: "x"})
+    assert caught.value.param == name
