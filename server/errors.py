@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,6 +81,10 @@ TABLE: tuple[tuple[type[BaseException], int, str, str | None], ...] = (
 #: Codes of what the HTTP layer itself refuses.
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "payload_too_large"}
 
+#: Characters of a message; whatever lists all that there is (models, fields) is shorter.
+MAX_MESSAGE = 2000
+_LONG_WORD = re.compile(r"\S{240,}")
+
 
 @dataclass
 class Problem:
@@ -104,20 +109,27 @@ class Problem:
     headers: dict[str, str] = field(default_factory=dict)
 
 
+def shortened(message: str) -> str:
+    """A message without the middle of words and numbers of hundreds of characters, which are the client's own."""
+    words = _LONG_WORD.sub(lambda found: f"{found[0][:120]}...{found[0][-40:]}", message)
+    return words if len(words) <= MAX_MESSAGE else f"{words[: MAX_MESSAGE - 300]}...{words[-300:]}"
+
+
 def problem_of(error: BaseException) -> Problem:
     """What is to be said about an error; of those that nobody foresaw, nothing but that there was one."""
     if isinstance(error, pydantic.ValidationError):
         error = from_validation(error)
     for cls, status, kind, code in TABLE:
         if isinstance(error, cls):
-            found = Problem(status, kind, str(error), getattr(error, "param", None), code)
+            found = Problem(status, kind, shortened(str(error)), getattr(error, "param", None), code)
             break
     else:
         if not isinstance(error, SanicException):
             return Problem(500, "server_error", "internal error; the server's log has the details")
         status = error.status_code
         kind = "invalid_request_error" if status < 500 else "server_error"
-        found = Problem(status, kind, str(error) or "request failed", code=HTTP_CODES.get(status))
+        message = shortened(str(error)) or "request failed"
+        found = Problem(status, kind, message, code=HTTP_CODES.get(status))
         found.headers |= {k: str(v) for k, v in (error.headers or {}).items()}
     if isinstance(error, ContextLengthExceeded):
         found.more |= {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
