@@ -36,12 +36,14 @@ class Step:
 
     Args:
         n_decode, n_prompt: rows of either kind.
+        depth: positions in front of a prompt row, on average.
     """
 
     batch: Batch
     work: list[Running]
     n_decode: int = 0
     n_prompt: int = 0
+    depth: float = 0.0
 
 
 class Scheduler:
@@ -134,14 +136,18 @@ class Scheduler:
         n_decode = len(segments)
         for segment in segments:
             n_decode += len(segment.tokens) - 1
-        n_prompt = 0
+        n_prompt, depth = 0, 0.0
         if reading:
+            n_first = len(segments)
             outputs = self.max_outputs - n_decode
             room = self.max_rows - n_decode
             if n_decode and self.chunkable:
-                room = min(room, self.times.rows())
+                room = min(room, self.times.rows(_depth(reading)))
             n_prompt = self._read(reading, segments, work, room, outputs)
-        return Step(Batch(segments), work, n_decode, n_prompt) if segments else None
+            for segment in segments[n_first:]:
+                n = len(segment.tokens)
+                depth += (segment.sequence.n_positions + n / 2) * n / n_prompt
+        return Step(Batch(segments), work, n_decode, n_prompt, depth) if segments else None
 
     def _decode_segments(self, decoding: list[Running], guess: bool) -> list[Segment]:
         """The rows of requests that are past their prompts: the last token of each, and guesses where they pay.
@@ -306,3 +312,10 @@ class Scheduler:
             if need > pool.n_free + pool.n_kept:
                 return False
         return True
+
+
+def _depth(reading: list[Running]) -> float:
+    """How many positions a prompt row of the next step has in front of it, about: most rows are the oldest one's."""
+    oldest = reading[0].n_fed
+    others = max((one.n_fed for one in reading[1:]), default=oldest)
+    return SHARE_OF_OLDEST * oldest + (1.0 - SHARE_OF_OLDEST) * max(oldest, others)

@@ -99,7 +99,7 @@ class Stepper:
             native = executor.native_seconds - native  # type: ignore[attr-defined]
         seconds = meter.after(native, step.n_decode + step.n_prompt, len(step.work))
         meter.prompt_tokens += step.n_prompt
-        self.scheduler.times.observe(step.n_decode, step.n_prompt, seconds * 1e3)
+        self.scheduler.times.observe(step.n_decode, step.n_prompt, seconds * 1e3, step.depth)
         if self.scheduler.speculator is not None and not step.n_prompt:
             self.scheduler.speculator.note(step.n_decode, seconds)
         self._take_results(step, out)
