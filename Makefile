@@ -44,7 +44,7 @@ help:
 	@echo 'make soak         a server under good and bad clients: MINUTES=30 CLIENTS=32'
 	@echo 'make docs         build the documentation as a site (build/site)'
 	@echo 'make wheel        build a wheel for this platform (build/dist), without compiler for those who install it'
-	@echo 'make fuzz         run the fuzzers, one after the other: SECONDS=60 ONLY=...'
+	@echo 'make fuzz         run the fuzzers, one after the other: SECONDS=60 ONLY=... TOTAL=3600 (in all runs)'
 	@echo 'make cross-build  compile the C code for Linux, macOS and Windows on x86-64 and arm64'
 	@echo 'make clean        remove what was built (not the models)'
 	@$(ENVIRONMENT) check
@@ -104,7 +104,7 @@ soak:
 
 fuzz:
 	@$(ENVIRONMENT) test
-	@$(PY) -m fuzz $(ONLY) --seconds $(or $(SECONDS),60) $(value ARGS)
+	@$(PY) -m fuzz $(ONLY) --seconds $(or $(SECONDS),60) $(if $(TOTAL),--total $(TOTAL)) $(value ARGS)
 
 docs:
 	@$(ENVIRONMENT) test

@@ -1,5 +1,8 @@
 """``python -m fuzz [TARGET ...] --seconds 60``: run fuzzers one after the other; exit code 1 if any found something.
 
+Every run adds to a report, so that an hour of each can be run in pieces: ``python -m fuzz --seconds 120 --total 3600``
+leaves out those that have had their hour of CPU, and begins with those that have had least; ``--show`` prints it.
+
 ``python -m fuzz --replay FILE TARGET`` runs one input again and shows what it raises.
 """
 
@@ -10,8 +13,10 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from fuzz import driver, native
+from fuzz.ledger import Ledger, table
 from fuzz.target import TARGETS, make
 
 
@@ -26,6 +31,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=["auto", "atheris", "mutate"], default="auto")
     parser.add_argument("--findings", type=Path, default=Path(".cache/fuzz"), help="folder for what is found")
+    parser.add_argument(
+        "--report", type=Path, default=Path("build/fuzz/report.json"), help="what all runs have done"
+    )
+    parser.add_argument(
+        "--total", type=float, help="seconds of CPU after which a target has had enough, of all runs"
+    )
+    parser.add_argument("--show", action="store_true", help="print the report and run nothing")
     parser.add_argument("--replay", type=Path, help="run this input only")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -44,16 +56,25 @@ def main() -> int:
             return subprocess.run([str(program), str(given.replay)]).returncode
         make(names[0]).run(given.replay.read_bytes())
         return 0
-    results = []
+    ledger, found = Ledger(given.report), False
+    if given.show:
+        print(table(ledger.read(), names))
+        return 0
+    if given.total:
+        left = {name: ledger.left(name, given.total) for name in names}
+        names = sorted((name for name in names if left[name] > 0), key=lambda name: -left[name])
     for name in names:
+        seconds = min(given.seconds, max(1.0, left[name])) if given.total else given.seconds
+        more: dict[str, Any] = {"seed": given.seed + 1009 * ledger.runs(name), "findings": given.findings}
         if name in native.TARGETS:
-            results.append(native.fuzz(name, given.seconds, seed=given.seed, findings=given.findings))
+            result = native.fuzz(name, seconds, **more)
         else:
-            results.append(
-                driver.fuzz(name, given.seconds, seed=given.seed, engine=engine, findings=given.findings)
-            )
-        print(driver.report(results[-1:]), flush=True)
-    return 1 if any(r["findings"] for r in results) else 0
+            result = driver.fuzz(name, seconds, engine=engine, **more)
+        print(driver.report([result]), flush=True)
+        ledger.add(result)
+        found = found or bool(result["findings"])
+    print(table(ledger.read(), names))
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -10,9 +10,12 @@ import hashlib
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from fuzz.driver import children_cpu
 
 ROOT = Path(__file__).parents[1]
 HERE = ROOT / "fuzz" / "c"
@@ -103,7 +106,8 @@ def fuzz(name: str, seconds: float, *, seed: int, findings: Path) -> dict[str, A
         "target": name,
         "engine": "libfuzzer",
         "executions": 0,
-        "seconds": round(seconds, 1),
+        "seconds": 0.0,
+        "cpu_seconds": 0.0,
     }
     clang = compiler()
     if clang is None:
@@ -119,6 +123,7 @@ def fuzz(name: str, seconds: float, *, seed: int, findings: Path) -> dict[str, A
     corpus.mkdir(parents=True, exist_ok=True)
     options = [f"-max_total_time={max(1, int(seconds))}", f"-seed={seed}", "-max_len=4096", "-timeout=10"]
     command = [str(program), *options, f"-artifact_prefix={folder}/", "-print_final_stats=1", str(corpus)]
+    begin, cpu = time.monotonic(), children_cpu()
     done = subprocess.run(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
     )
@@ -133,6 +138,7 @@ def fuzz(name: str, seconds: float, *, seed: int, findings: Path) -> dict[str, A
     names = ("edges", "features", "corpus")
     return {
         **result, "executions": int(counted[-1]) if counted else 0,
+        "seconds": round(time.monotonic() - begin, 1), "cpu_seconds": round(children_cpu() - cpu, 1),
         "coverage": dict(zip(names, map(int, coverage[-1]), strict=True)) if coverage else None,
         "findings": found or (["told.txt"] if done.returncode else []),
     }  # fmt: skip

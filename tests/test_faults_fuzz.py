@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 from fuzz import native  # noqa: E402
 from fuzz.choices import Choices, cuts, spoiled  # noqa: E402
 from fuzz.driver import fuzz  # noqa: E402
+from fuzz.ledger import Ledger, table  # noqa: E402
 from fuzz.target import TARGETS  # noqa: E402
 
 
@@ -53,6 +56,53 @@ def test_findings_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert done.returncode == -6
     assert (folder / ".running").read_bytes()[40:44] == b"boom"
     assert [p.read_bytes() for p in folder.glob("AssertionError-*.input")] == [b"wrong"]
+
+
+def result(target: str, **more: Any) -> dict[str, Any]:
+    found = {"engine": "mutate", "executions": 10, "seconds": 2.0, "cpu_seconds": 1.5, "findings": []}
+    return {"target": target, "coverage": None, "grown_mib": 1, **found, **more}
+
+
+def test_runs_add_up(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "a" / "report.json")
+    assert ledger.read() == {} and ledger.runs("gguf") == 0 and ledger.left("gguf", 5) == 5
+    ledger.add(result("gguf", findings=["b.input"]))
+    ledger.add(result("load"))
+    counted = {"edges": 7, "features": 9, "corpus": 3}
+    ledger.add(
+        result("gguf", engine="atheris", coverage=counted, grown_mib=4, findings=["a.input", "b.input"])
+    )
+    ledger.add(result("gguf", coverage={**counted, "edges": 5}))
+    ledger.add({"target": "c-plan", "skipped": "no compiler", "findings": []})
+    entry = ledger.read()["gguf"]
+    assert {k: v for k, v in entry.items() if k not in ("first", "last")} == {
+        "runs": 3, "executions": 30, "seconds": 6.0, "cpu_seconds": 4.5, "engine": "atheris mutate", "edges": 7,
+        "features": 9, "corpus": 3, "grown_mib": 4, "findings": ["a.input", "b.input"],
+    }  # fmt: skip
+    assert (
+        ledger.left("gguf", 5) == 0.5
+        and ledger.left("gguf", 4) == 0
+        and set(ledger.read()) == {"gguf", "load"}
+    )
+    lines = table(ledger.read(), ["gguf", "load", "c-plan"]).splitlines()
+    assert lines[1].split()[:6] == ["gguf", "3", "4", "6", "30", "7"] and "never run" in lines[3]
+
+
+def test_targets_that_have_had_their_time_are_left_out(tmp_path: Path) -> None:
+    """Those that have had least come first; what they do is added to the report."""
+    report = tmp_path / "report.json"
+    for name, cpu in (("skills", 50.0), ("plugins", 99.5), ("gguf", 200.0)):
+        Ledger(report).add(result(name, cpu_seconds=cpu))
+    done = subprocess.run(
+        [sys.executable, "-m", "fuzz", "plugins", "gguf", "skills", "--seconds", "1", "--total", "100", "--engine",
+         "mutate", "--report", str(report), "--findings", str(tmp_path)],
+        capture_output=True, text=True, cwd=ROOT, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.findall('"target": "([^"]+)"', done.stdout) == ["skills", "plugins"]
+    found = Ledger(report).read()
+    assert [found[name]["runs"] for name in ("skills", "plugins", "gguf")] == [2, 2, 1]
+    assert found["skills"]["executions"] > 10 and found["skills"]["cpu_seconds"] > 50.2
 
 
 @pytest.mark.slow
