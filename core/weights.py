@@ -247,8 +247,8 @@ class NativeWeights:
         """
         if not self.settled and self.mapped is not None:
             self.settled = True
-            address, n_bytes = self._ffi.cast("void *", self.mapped[1].ctypes.data), self.mapped[1].size
-            thread = Thread(target=self._lib.ggfw_memory_settle, args=(address, n_bytes), name="ggfw-settle")
+            # The thread holds the mapping: an interrupt may make all others let go of it before it has been moved.
+            thread = Thread(target=_settle, args=(self._ffi, self._lib, self.mapped[1]), name="ggfw-settle")
             self._thread = thread if start_if_possible(thread) else None
             if wait and self._thread is not None:
                 self._thread.join()
@@ -310,3 +310,8 @@ class NativeWeights:
         self._mapped.clear()
         self._vectors.clear()
         self._keep.clear()
+
+
+def _settle(ffi: Any, lib: Any, data: np.ndarray) -> None:
+    """Move a mapped file into memory with huge pages."""
+    lib.ggfw_memory_settle(ffi.cast("void *", data.ctypes.data), data.size)

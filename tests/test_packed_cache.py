@@ -198,6 +198,41 @@ def test_mapped_weights_settle_when_loaded_or_after_the_first_token(
         assert weights.settled
 
 
+def test_weights_stay_mapped_while_they_settle_though_nobody_else_holds_them(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupt while a server loads its model lets go of everything but the thread."""
+    import gc
+    import weakref
+
+    from ggfw.weights import NativeWeights
+
+    cache = PackedCache(tmp_path / "packed", 64)
+    _logits(model, cache)
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Library:
+        @staticmethod
+        def ggfw_memory_settle(mapped: object, n_bytes: int) -> None:
+            begun.set()
+            go_on.wait(10.0)
+
+    with ggfw.load(model, ctx=64, threads=1, packed_cache=cache) as loaded:
+        data = loaded.loaded.executor.weights.mapped[1]
+        weights = NativeWeights.__new__(NativeWeights)
+        weights._ffi, weights._lib, weights.settled, weights.mapped = native().ffi, Library, False, (model, data)
+        weights.settle()
+        watched, thread = weakref.ref(data), weights._thread
+        assert begun.wait(10.0)
+    del weights, data, loaded
+    gc.collect()
+    try:
+        assert watched() is not None
+    finally:
+        go_on.set()
+        thread.join()
+
+
 def test_a_file_is_watched_before_its_weights_settle(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
