@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,8 @@ from ggfw.cli.settings import setting, verb
 from ggfw.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from sanic import Sanic
+
     from ggfw import Model
     from ggfw.footprint import Footprint
     from ggfw.models import ModelEntry
@@ -167,9 +171,26 @@ def serve_verb(context: click.Context, models: tuple[str, ...], **options: Any) 
             # one for each piece of a stream.
             app.config.TOUCHUP = True
             terminal.say(served.banner(url))
-            serve(app, sock=sock)
+            with _interrupted_in_good_order(app):
+                serve(app, sock=sock)
         finally:
             served.pool.close()
+
+
+@contextmanager
+def _interrupted_in_good_order(app: Sanic) -> Iterator[None]:
+    """Let Ctrl-C end ``app`` also while it starts; Sanic, which watches for it later only, would log a traceback."""
+
+    def end(number: int, frame: Any) -> None:
+        if not hasattr(app.ctx, "ggfw_starting"):  # nothing to be ended yet
+            raise KeyboardInterrupt
+        app.stop()  # when it has started
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Served:
