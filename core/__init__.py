@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     )
     from ggfw.gguf import GGUF, analyze
     from ggfw.handle import Handle
-    from ggfw.library import Model, load
+    from ggfw.library import Model
+    from ggfw.loading import load
     from ggfw.models import ModelEntry, discover_models, select_model, supports
     from ggfw.request import Request
     from ggfw.result import Result, Timings, ToolCall, Usage
@@ -84,7 +85,8 @@ _WHERE = {
     ),
     "gguf": ("GGUF", "analyze"),
     "handle": ("Handle",),
-    "library": ("Model", "load"),
+    "library": ("Model",),
+    "loading": ("load",),
     "models": ("ModelEntry", "discover_models", "select_model", "supports"),
     "request": ("Request",),
     "result": ("Result", "Timings", "ToolCall", "Usage"),

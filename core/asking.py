@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ggfw.arguments import flag
 from ggfw.chat.messages import calls_as_text, normalise, with_instructions, with_turns_of_calls
 from ggfw.chat.reasoning import ReasoningOptions
 from ggfw.chat.tools import Tools
-from ggfw.errors import ContextLengthExceeded, InvalidRequest
+from ggfw.errors import ContextLengthExceeded, InvalidRequest, brief
 
 if TYPE_CHECKING:
     from ggfw.chat.skill_handle import SkillHandle
@@ -33,12 +34,16 @@ def chat_prompt(
     template_args: Mapping[str, Any] | None = None,
 ) -> Prompt:
     """See :meth:`ggfw.Model.chat_prompt`."""
-    given = model.dialect.template_arguments(dict(template_args or {}))
+    given = model.dialect.template_arguments(_template_args(template_args))
     for name in RESERVED:
         if name in given:
             raise InvalidRequest(f"{name!r} cannot be given as a template variable", "chat_template_kwargs")
-    add_generation_prompt = bool(given.pop("add_generation_prompt", add_generation_prompt))
+    add_generation_prompt = flag(
+        "add_generation_prompt", given.pop("add_generation_prompt", add_generation_prompt)
+    )
     continued = given.pop("continue_final_message", continue_final_message)
+    if continued is not None:
+        continued = flag("continue_final_message", continued)
     can = model.template.capabilities
     if not can.tools:
         if not can.tool_calls:
@@ -80,7 +85,7 @@ def chat_request(
         messages,
         tools=[tool.definition() for tool in offered.callable],
         continue_final_message=continue_final_message,
-        template_args=reasoning.template_arguments(model.template, template_args),
+        template_args=reasoning.template_arguments(model.template, _template_args(template_args)),
     )
     check_length(model, prompt.text)
     ids = tokenizer.encode_parts(prompt.parts)
@@ -192,7 +197,7 @@ def submit_chat(
             :meth:`ggfw.Model.chat_request`.
     """
     make = make or model.chat_request
-    if skills:
+    if _wanted(skills):
         from ggfw.chat.rounds import Rounds, skills_apply
         from ggfw.chat.skills import Skills
 
@@ -202,6 +207,25 @@ def submit_chat(
 
             return SkillHandle(model.submit, Rounds(make, messages, offered, options))
     return model.submit(make(messages, **options))
+
+
+def _template_args(given: Any) -> dict[str, Any]:
+    """More variables of a template, by name."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise InvalidRequest(
+            f"template_args is {brief(given)}; a mapping from names to values was expected", "template_args"
+        )
+    return dict(given)
+
+
+def _wanted(skills: Any) -> bool:
+    """Whether there are skills at all."""
+    try:
+        return bool(skills)
+    except Exception:  # an array says that it cannot be asked
+        raise InvalidRequest(f"skills must be a folder or a list, not {brief(skills)}", "skills") from None
 
 
 def check_length(model: Model, text: str) -> None:
@@ -225,5 +249,5 @@ def stop_strings(stop: str | Sequence[str | None] | None) -> tuple[str, ...]:
         return ()
     stops = (stop,) if isinstance(stop, str) else stop
     if not isinstance(stops, Sequence) or not all(s is None or isinstance(s, str) for s in stops):
-        raise InvalidRequest(f"stop is a string or a list of strings, not {stop!r:.80}", "stop")
+        raise InvalidRequest(f"stop is a string or a list of strings, not {brief(stop)}", "stop")
     return tuple(s for s in stops if s is not None)

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ggfw.arguments import instance, integer
 from ggfw.cache import OutOfPages
 from ggfw.errors import (
     DeadlineExceeded,
@@ -29,7 +30,7 @@ from ggfw.errors import (
 from ggfw.handle import Handle
 from ggfw.intake import Intake
 from ggfw.metrics import GAP_BOUNDS, STEP_BOUNDS, EngineMetrics, Meter, PoolUse
-from ggfw.request import Request
+from ggfw.request import Request, token_ids
 from ggfw.respelling import Respelling
 from ggfw.reuse import KeepBudget, PrefixReuse
 from ggfw.running import Running
@@ -83,9 +84,11 @@ class Engine:
         spec: str = "off",
         draft: LoadedModel | None = None,
     ) -> None:
-        for name, value in (("max_queue", max_queue), ("prefix_cache_mb", prefix_cache_mb)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise InvalidRequest(f"{name} is {brief(value)}; an integer from 0 on was expected", name)
+        max_queue = integer("max_queue", max_queue, 0)
+        if prefix_cache_mb is not None:
+            prefix_cache_mb = integer("prefix_cache_mb", prefix_cache_mb, 0, 2**43)
+        if n_parallel is not None:
+            n_parallel = integer("n_parallel", n_parallel, 1)
         self.model = model
         self.max_queue = max_queue
         executor = model.executor
@@ -149,6 +152,9 @@ class Engine:
         self._check_process()
         if not requests:
             raise InvalidRequest("there is no request; at least one is needed", param="n")
+        for request in requests:
+            instance("request", request, Request, "a ggfw.Request")
+            request.prompt = token_ids(request.prompt)
         first = requests[0]
         if any(other.prompt != first.prompt or other.cache_key != first.cache_key for other in requests[1:]):
             raise InvalidRequest("choices have one prompt, but these requests have several", param="n")
@@ -168,13 +174,7 @@ class Engine:
         for other in choices[1:]:
             other.leader = choices[0]
         choices[0].leads = len(choices) > 1
-        most = self.scheduler.n_parallel + self.max_queue
-        if len(choices) > most:
-            raise InvalidRequest(
-                f"{len(choices)} choices were asked for, and this model takes {most} requests at once; ask for "
-                "fewer, or load it with a longer queue",
-                param="n",
-            )
+        most = self.check_choices(len(choices))
         with self._wake:
             if self._stopping:
                 raise GenerationError("the model is closed")
@@ -187,6 +187,21 @@ class Engine:
             self._inbox.extend(choices)
             self._wake.notify()
         return [work.handle for work in choices]
+
+    def check_choices(self, n: int) -> int:
+        """Refuse more choices than requests may be open at once, of which it gives the number.
+
+        Raises:
+            InvalidRequest: there are more.
+        """
+        most = self.scheduler.n_parallel + self.max_queue
+        if n > most:
+            raise InvalidRequest(
+                f"{brief(n)} choices were asked for, and this model takes {most} requests at once; ask for "
+                "fewer, or load it with a longer queue",
+                param="n",
+            )
+        return most
 
     def announce(self) -> ExitStack:
         """Say that something is about to be submitted; leave what is returned (a context) when that has been done.

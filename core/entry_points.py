@@ -103,7 +103,8 @@ def _found() -> Iterator[Distribution]:
     """What the finders find, one after the other; one that fails finds nothing more."""
     from importlib.metadata import DistributionFinder
 
-    for finder in filter(_finds, list(sys.meta_path)):
+    finders: list[Any] = [finder for finder in sys.meta_path if _finds(finder)]
+    for finder in finders:
         try:
             yield from finder.find_distributions(DistributionFinder.Context())
         except (KeyboardInterrupt, GeneratorExit):

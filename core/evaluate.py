@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ggfw.arguments import as_integer, integer
 from ggfw.cache import OutOfPages
 from ggfw.cache import Sequence as CacheSequence
 from ggfw.engine import WAIT
@@ -46,13 +47,16 @@ def evaluate(
         InvalidRequest: an empty prompt, a bad id, or a chunk below 1.
         ContextLengthExceeded: a prompt is longer than the context.
     """
-    checked = [token_ids(ids) for ids in prompts]
+    try:
+        checked = [token_ids(ids, "ids") for ids in prompts]
+    except TypeError:
+        raise InvalidRequest(f"{brief(prompts)} is no sequence of prompts of token ids", "prompts") from None
+    if chunk is not None:
+        chunk = integer("chunk", chunk, 1)
     if wants & Wants.LOGITS and not model.n_vocab:
         raise InvalidRequest(f"{model.name} makes embeddings and has no logits", param="model")
     for ids in checked:
         _check(model, ids)
-    if chunk is not None and chunk < 1:
-        raise InvalidRequest(f"chunk must be at least 1, but is {chunk}", param="chunk")
     out: list[F32] = []
     for group in [checked] if together else [[ids] for ids in checked]:
         out += yield from _evaluate_group(model, group, wants, chunk)
@@ -67,7 +71,7 @@ def _check(model: LoadedModel, ids: list[int]) -> None:
     n_vocab = model.n_vocab or model.tokenizer.n_vocab
     for i in ids:
         if not 0 <= i < n_vocab:
-            raise InvalidRequest(f"token id {i} is not in the vocabulary of {n_vocab}", param="ids")
+            raise InvalidRequest(f"token id {brief(i)} is not in the vocabulary of {n_vocab}", param="ids")
 
 
 def _reserve(model: LoadedModel, group: list[list[int]]) -> list[CacheSequence] | None:
@@ -149,15 +153,17 @@ def greedy(
         ContextLengthExceeded: the prompt does not fit the context.
         InvalidRequest: ``n`` is below 1, or more than the context has room for.
     """
-    prompt = token_ids(ids)
+    prompt = token_ids(ids, "ids")
     _check(model, prompt)
     most = model.n_ctx + 1 - len(prompt)
-    if not 1 <= n <= most:
+    wanted = as_integer(n)
+    if wanted is None or not 1 <= wanted <= most:
         raise InvalidRequest(
             f"{brief(n)} tokens behind a prompt of {len(prompt)} were asked for; the context of {model.n_ctx} has room "
             f"for 1 to {most} (--ctx)",
             param="n",
         )
+    n = wanted
     executor = model.executor
     while (taken := _reserve(model, [prompt + [0] * max(n - 1, 0)])) is None:
         yield WAIT

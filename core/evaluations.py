@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggfw.errors import InvalidRequest
+from ggfw.errors import InvalidRequest, brief
 from ggfw.evaluate import evaluate, greedy, normalised, pooled, pooling_kind
 from ggfw.execute.batch import Wants
+from ggfw.request import token_ids
 
 if TYPE_CHECKING:
     from ggfw.engine import Engine
@@ -36,11 +37,13 @@ class Evaluations:
         self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
     ) -> list[int]:
         """Ids of ``text``; see :meth:`ggfw.tokenizer.Tokenizer.encode`."""
+        if not isinstance(text, str | bytes | bytearray):
+            raise InvalidRequest(f"text is {brief(text)}; a string or bytes were expected", "text")
         return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Text of ``ids``; the inverse of :meth:`tokenize`."""
-        return self.tokenizer.detokenize(ids, special=special)
+        return self.tokenizer.detokenize(token_ids(ids, "ids"), special=special)
 
     def logits(self, ids: Sequence[int], chunk: int | None = None) -> F32:
         """Logits of every position.
@@ -114,7 +117,10 @@ class Evaluations:
         return nearest_tokens(self.loaded.gguf, self.tokenizer, token, k, threads=default_threads())
 
     def _embed_texts(self, text: str | Sequence[str]) -> list[str]:
-        texts = [text] if isinstance(text, str) else list(text)
+        try:
+            texts = [text] if isinstance(text, str) else list(text)
+        except TypeError:
+            texts = []
         if not texts or not all(isinstance(t, str) for t in texts):
             raise InvalidRequest("embed takes a string or a non-empty list of strings", param="input")
         return texts

@@ -7,13 +7,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ggfw.arguments import flag, instance, text
 from ggfw.cache import PAGE_SIZE, Cache
-from ggfw.errors import ContextLengthExceeded, InvalidRequest
+from ggfw.errors import ContextLengthExceeded, InvalidRequest, brief
 from ggfw.handle import Handle
 from ggfw.output import Output
 from ggfw.request import Request, check_logprobs, check_max_tokens, check_timeout, with_seed
 from ggfw.running import Running
-from ggfw.sampling import Constraint, SamplerFactory, StopStrings
+from ggfw.sampling import Constraint, Params, SamplerFactory, StopStrings
 from ggfw.sampling.constrained import ConstrainedSampler
 from ggfw.sampling.constraint import Foreseeing, MaskedConstraint, own_constraint
 
@@ -90,7 +91,7 @@ class Intake:
         if not 0 <= min(request.prompt) <= max(request.prompt) < model.n_vocab:
             bad = next(i for i in request.prompt if not 0 <= i < model.n_vocab)
             raise InvalidRequest(
-                f"token id {bad} is not in the vocabulary of {model.n_vocab}", param="prompt"
+                f"token id {brief(bad)} is not in the vocabulary of {model.n_vocab}", param="prompt"
             )
         biased = max(request.params.logit_bias, default=0)
         if biased >= model.n_vocab:
@@ -149,9 +150,18 @@ class Intake:
 
 def _check_objects(request: Request) -> None:
     """Refuse what is no constraint, or no key, before anything runs."""
+    instance("params", request.params, Params, "a ggfw.Params")
+    text("id", request.id)
+    request.ignore_eos = flag("ignore_eos", request.ignore_eos)
+    request.special_tokens = flag("special_tokens", request.special_tokens)
+    parser = request.parser
+    if parser is not None and not all(callable(getattr(parser, name, None)) for name in ("push", "finish")):
+        raise InvalidRequest(
+            f"the parser is {brief(parser)}; an object with push and finish was expected", param="parser"
+        )
     if request.constraint is not None and not isinstance(request.constraint, Constraint):
         raise InvalidRequest(
-            f"the constraint is {request.constraint!r:.80}; an object with allows, accept, first_bytes and first_byte "
+            f"the constraint is {brief(request.constraint)}; an object with allows, accept, first_bytes and first_byte "
             "was expected (a regular expression, a JSON schema or a grammar is given as regex, schema or grammar)",
             param="constraint",
         )
@@ -159,7 +169,7 @@ def _check_objects(request: Request) -> None:
         hash(request.cache_key)
     except TypeError:
         raise InvalidRequest(
-            f"cache_key must be something that can be hashed, like a text, not {request.cache_key!r:.80}",
+            f"cache_key must be something that can be hashed, like a text, not {brief(request.cache_key)}",
             param="cache_key",
         ) from None
 

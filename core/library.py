@@ -1,4 +1,4 @@
-"""The library's face: :func:`load` and :class:`Model`."""
+"""The library's face: :class:`Model`, which :func:`ggfw.load` gives."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ import os
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
-from importlib import import_module
-from threading import Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ggfw import asking
+from ggfw import arguments, asking
+from ggfw.arguments import flag, integer, text
 from ggfw.chat.dialect import Dialect
 from ggfw.engine import Engine
-from ggfw.errors import InvalidRequest, UnsupportedError
+from ggfw.errors import InvalidRequest, UnsupportedError, brief
 from ggfw.evaluations import Evaluations
 from ggfw.handle import Handle
 from ggfw.request import Request, new_id, resolve_params, token_ids, with_seed
 from ggfw.result import Result
 from ggfw.sampling import Constraint, Params
-from ggfw.speculation import RECURRENT_DRAFTS, check_spec
 from ggfw.stream import Stream
-from ggfw.threads import start_if_possible
 
 if TYPE_CHECKING:
     from ggfw.chat.skill_handle import SkillHandle
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
     from ggfw.gguf import GGUF
     from ggfw.graph import Hparams
     from ggfw.model import LoadedModel
-    from ggfw.models import Folders
 
 T = TypeVar("T")
 F32 = NDArray[np.float32]
@@ -42,89 +38,16 @@ Messages = Sequence[Mapping[str, Any]]
 Log = Callable[[str, dict[str, Any]], None]
 
 
-def load(
-    source: str | os.PathLike[str] | bytes | GGUF,
-    *,
-    threads: int | None = None,
-    ctx: int | None = None,
-    kv_type: str | None = None,
-    backend: str | None = None,
-    n_parallel: int = 1,
-    max_queue: int = 64,
-    prefix_cache_mb: int | None = None,
-    spec: str = "auto",
-    draft: str | os.PathLike[str] | None = None,
-    folders: Folders | None = None,
-    log: Any = None,
-    **options: Any,
-) -> Model:
-    """Load a model file and start its engine.
-
-    Args:
-        source: path of a GGUF file (any shard of a split set), its bytes, or an open :class:`ggfw.gguf.GGUF`; with
-            ``folders`` also a model's name.
-        threads: worker threads; None = usable physical cores.
-        ctx: positions per sequence; None = what the model was trained for.
-        kv_type: cache element type (f32, f16, bf16); None = the default for the file.
-        backend: kernel backend, or ``reference``; None = the best one here.
-        n_parallel: requests that may run at once.
-        max_queue: requests that may wait besides.
-        prefix_cache_mb: MiB for what later requests with the same beginning need not evaluate again, 0 = none; None = a
-            quarter of the attention cache, at least 512 MiB, at most all of it.
-        spec: how tokens are guessed, to be verified several at a time where that pays: ``ngram`` looks them up in the
-            text, ``draft`` asks the draft model, ``auto`` does what is possible, ``off`` nothing. Results are the same.
-        draft: a small model of the same vocabulary that guesses for this one.
-        folders: where a model of the name ``source`` (or ``draft``) is looked for; see :func:`ggfw.select_model`.
-        log: a structlog-like logger (``log.info(event, **fields)``) or a callable (event, fields); None = silence.
-        options: further options of :meth:`ggfw.model.LoadedModel.load`.
+def check_callback(callback: Any) -> None:
+    """Refuse what cannot be called, before anything runs.
 
     Raises:
-        ModelNotFound, ModelFileError, UnsupportedError, BackendError: with one sentence.
+        InvalidRequest: it cannot.
     """
-    # Templates need Jinja, whose import is a good part of the time to the first token: it happens while weights load.
-    start_if_possible(
-        Thread(target=import_module, args=("ggfw.chat.template",), name="ggfw-import", daemon=True)
-    )
-    from ggfw.model import LoadedModel
-
-    check_spec(spec, draft is not None)
-    if folders is not None:
-        from ggfw.models import select_model
-
-        if isinstance(source, str | os.PathLike):
-            source = select_model(source, folders).path
-        if draft is not None:
-            draft = select_model(draft, folders).path
-    if spec != "off":
-        options.setdefault("n_state_ring", RECURRENT_DRAFTS + 2)
-    shared: dict[str, Any] = {
-        "threads": threads, "backend": backend, "kv_type": kv_type, "n_parallel": n_parallel, "log": as_log(log)
-    }  # fmt: skip
-    loaded = LoadedModel.load(source, ctx=ctx, **shared, **options)
-    small = None
-    try:
-        if draft is not None and spec != "off":
-            small = LoadedModel.load(draft, ctx=loaded.n_ctx, **shared)
-        return Model(loaded, max_queue=max_queue, prefix_cache_mb=prefix_cache_mb, spec=spec, draft=small)
-    except BaseException:
-        loaded.close()
-        if small is not None:
-            small.close()
-        raise
-
-
-def as_log(log: Any) -> Log | None:
-    """Make a callable (event, fields) of a structlog-like logger, a standard logger, or such a callable."""
-    if log is None:
-        return None
-    info = getattr(log, "info", None)
-    if info is None:
-        return log  # type: ignore[no-any-return]
-    import logging
-
-    if isinstance(log, logging.Logger):
-        return lambda event, fields: log.info("%s %s", event, fields)
-    return lambda event, fields: info(event, **fields)
+    if callback is not None and not callable(callback):
+        raise InvalidRequest(
+            f"callback is {brief(callback)}; a function of one piece of text was expected", "callback"
+        )
 
 
 class Model(Evaluations):
@@ -269,7 +192,7 @@ class Model(Evaluations):
         """
         if isinstance(prompt, str):
             asking.check_length(self, prompt)
-            ids = self.tokenizer.encode(prompt, parse_special=parse_special)
+            ids = self.tokenizer.encode(prompt, parse_special=flag("parse_special", parse_special))
         else:
             ids = token_ids(prompt)
         return Request(
@@ -277,15 +200,20 @@ class Model(Evaluations):
             resolve_params(self._defaults_of(sampling_profile), sampling),
             max_tokens=max_tokens,
             stop=asking.stop_strings(stop),
-            ignore_eos=ignore_eos,
+            ignore_eos=flag("ignore_eos", ignore_eos),
             constraint=self._constraint(
-                constraint, schema=schema, grammar=grammar, regex=regex, json=json, choice=choice
+                constraint,
+                schema=schema,
+                grammar=grammar,
+                regex=regex,
+                json=flag("json", json),
+                choice=choice,
             ),
             timeout=timeout,
-            special_tokens=special_tokens,
-            id=id or new_id(),
+            special_tokens=flag("special_tokens", special_tokens),
+            id=(None if id is None else text("id", id)) or new_id(),
             logprobs=logprobs,
-            cache_prompt=cache_prompt,
+            cache_prompt=flag("cache_prompt", cache_prompt),
             cache_key=cache_key,
             of_text=isinstance(prompt, str),
         )
@@ -414,8 +342,8 @@ class Model(Evaluations):
     def _wait_all(
         self, n: int, build: Callable[[dict[str, Any]], Request], options: dict[str, Any]
     ) -> list[Result]:
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise InvalidRequest(f"n must be a number of choices, 1 or more, not {n!r}", "n")
+        n = integer("n", n, 1)
+        self.engine.check_choices(n)
         first = build(options)
         first.params = with_seed(first.params)
         # Parsers and constraints remember what they have seen, so each choice is built anew.
@@ -447,6 +375,7 @@ class Model(Evaluations):
         Returns:
             Without a callback a :class:`Stream` to iterate; with one the result, at the end.
         """
+        check_callback(callback)
         return self._stream(self.submit(self.request(prompt, **options)), callback)
 
     @overload
@@ -461,6 +390,7 @@ class Model(Evaluations):
         self, messages: Messages, callback: Callable[[str], object] | None = None, **options: Any
     ) -> Stream | Result:
         """Answer a conversation piece by piece; like :meth:`stream`."""
+        check_callback(callback)
         return self._stream(self.submit_chat(messages, **options), callback)
 
     @staticmethod
@@ -524,8 +454,9 @@ class Model(Evaluations):
         """
         from ggfw.saving import take_out
 
-        saved = self.engine.run(take_out(self.engine, token_ids(tokens), cache_key)).result()
-        saved.write(path)
+        target = arguments.path("path", path)
+        saved = self.engine.run(take_out(self.engine, token_ids(tokens, "tokens"), cache_key)).result()
+        saved.write(target)
         return len(saved.tokens)
 
     def load_cache(self, path: str | os.PathLike[str], *, cache_key: Hashable | None = None) -> list[int]:
@@ -542,7 +473,7 @@ class Model(Evaluations):
         from ggfw.cache.saved import SavedPrefix
         from ggfw.saving import cache_facts, take_in
 
-        saved = SavedPrefix.read(path, cache_facts(self.loaded))
+        saved = SavedPrefix.read(arguments.path("path", path), cache_facts(self.loaded))
         self.engine.run(take_in(self.engine, saved, cache_key)).result()
         return saved.tokens
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from copy import copy
 from functools import cached_property
-from math import isfinite
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from ggfw import arguments
 from ggfw.cache import PAGE_SIZE, Cache
 from ggfw.descriptors import resolve
 from ggfw.errors import (
@@ -49,7 +49,6 @@ _F32 = 0
 _MOST_WHOLE = 8192  # rows of a step that are made room for unasked
 _LARGE = 1 << 30  # bytes of a file from which on it may run straight from its mapping unasked
 _MOST_SAID = 400  # characters of an exception of a plugin that are shown
-_MOST = 2**31 - 1  # positions and rows are 32-bit in the native batch
 
 
 class Described:
@@ -221,25 +220,25 @@ class LoadedModel:
             GgfwError: the file is damaged, nobody can run it, or memory is short.
         """
         begin = time.perf_counter()
-        registry = registry or default_registry()
-        for name, value in (
-            ("threads", threads),
-            ("ctx", ctx),
-            ("n_parallel", n_parallel),
-            ("ubatch", ubatch),
-            ("n_state_ring", n_state_ring),
-        ):
-            least = {"ctx": 0, "n_state_ring": 2}.get(name, 1)
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST
-            ):
-                raise InvalidRequest(
-                    f"{name} is {brief(value)}; an integer from {least} to {_MOST} was expected", name
-                )
-        if rope_base is not None and not (rope_base >= 1 and isfinite(rope_base)):
-            raise InvalidRequest(
-                f"rope_base is {rope_base!r}; a number of at least 1 was expected", "rope_base"
-            )
+        threads = None if threads is None else arguments.integer("threads", threads, 1)
+        ctx = None if ctx is None else arguments.integer("ctx", ctx, 0)
+        n_parallel = arguments.integer("n_parallel", n_parallel, 1)
+        ubatch = arguments.integer("ubatch", ubatch, 1)
+        n_state_ring = arguments.integer("n_state_ring", n_state_ring, 2)
+        rope_base = None if rope_base is None else arguments.number("rope_base", rope_base, 1)
+        deterministic = None if deterministic is None else arguments.flag("deterministic", deterministic)
+        repack = None if repack is None else arguments.flag("repack", repack)
+        prefault = arguments.flag("prefault", prefault)
+        for name, word in (("kv_type", kv_type), ("backend", backend), ("activations", activations)):
+            if word is not None:
+                arguments.text(name, word)
+        if registry is None:
+            registry = default_registry()
+        arguments.instance("registry", registry, Registry, "a ggfw.registry.Registry")
+        if packed_cache is not None:
+            from ggfw.packed_cache import PackedCache
+
+            arguments.instance("packed_cache", packed_cache, PackedCache, "a PackedCache(folder, limit_mb)")
         own = not isinstance(source, GGUF)
         gguf = source if isinstance(source, GGUF) else GGUF.open(source)
         try:
@@ -253,7 +252,7 @@ class LoadedModel:
                 ubatch = max(ubatch, min(n_ctx, _MOST_WHOLE))  # whole prompts in one step
             tokenizer = _in_thread(lambda: _tokenizer_of(gguf))
             pages_each = -(-n_ctx // PAGE_SIZE)  # a page belongs to one sequence
-            if pages_each * n_parallel > _MOST:
+            if pages_each * n_parallel > arguments.MOST:
                 raise InvalidRequest(
                     f"{n_parallel} sequences of {n_ctx} positions are more than a cache holds; lower ctx or n_parallel",
                     "n_parallel",

@@ -8,7 +8,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ggfw.errors import AmbiguousModel, GgfwError, ModelNotFound, UnknownArchitecture, UnsupportedError
+from ggfw import arguments
+from ggfw.errors import (
+    AmbiguousModel,
+    GgfwError,
+    InvalidRequest,
+    ModelNotFound,
+    UnknownArchitecture,
+    UnsupportedError,
+    brief,
+)
 from ggfw.gguf import GGUF, split_name
 from ggfw.records import dataclass
 
@@ -64,8 +73,9 @@ def supports(architecture: str, *, registry: Registry | None = None) -> bool:
     """Whether an installed plugin runs files with this ``general.architecture``."""
     from ggfw.registry import default_registry
 
+    wanted = arguments.text("architecture", architecture)
     try:
-        (registry or default_registry()).architecture_for({"general.architecture": architecture})
+        (registry or default_registry()).architecture_for({"general.architecture": wanted})
     except UnknownArchitecture:
         return False
     return True
@@ -167,9 +177,19 @@ def discover_models(
 
 
 def _folders(folders: Folders) -> list[Path]:
+    return [arguments.path("folders", f) for f in _several(folders)]
+
+
+def _several(folders: Any) -> list[Any]:
+    """One or several folders, or entries, as a list."""
     if isinstance(folders, str | os.PathLike):
-        return [Path(folders)]
-    return [Path(f) for f in folders]
+        return [folders]
+    try:
+        return list(folders)
+    except TypeError:
+        raise InvalidRequest(
+            f"folders is {brief(folders)}; a path or a list of paths was expected", "folders"
+        ) from None
 
 
 def _files(folder: Path) -> list[Path]:
@@ -212,6 +232,8 @@ def select_model(
         AmbiguousModel: several models fit; the message names them.
         UnsupportedError: what fits cannot be run; the message says why.
     """
+    if reference is not None:
+        reference = arguments.spelling("reference", reference)
     if reference is not None and Path(reference).is_file():
         return _usable([describe(reference, registry=registry)], str(reference))
     if reference is not None and Path(reference).is_dir():
@@ -236,7 +258,7 @@ def select_model(
 def _entries(folders: Folders | Sequence[ModelEntry], registry: Registry | None) -> list[ModelEntry]:
     if isinstance(folders, str | os.PathLike):
         return discover_models(folders, registry=registry)
-    given = list(folders)
+    given = _several(folders)
     ready = [e for e in given if isinstance(e, ModelEntry)]
     return ready or discover_models([f for f in given if not isinstance(f, ModelEntry)], registry=registry)
 

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ggfw.arguments import as_integer, floats, integer
 from ggfw.descriptors import QuantFormat, resolve
-from ggfw.errors import GgfwError, InvalidRequest, PluginError, UnknownQuantFormat, kind_and_text
+from ggfw.errors import GgfwError, InvalidRequest, PluginError, UnknownQuantFormat, brief, kind_and_text
 from ggfw.registry import default_registry
 
 __all__ = ["dequantize", "get", "quantize", "row_bytes"]
@@ -39,11 +40,16 @@ def get(fmt: Format) -> QuantFormat:
         found = registry.quant_formats.get(fmt) or registry.quant_formats.get(fmt.upper())
         if found is None:
             raise UnknownQuantFormat(
-                f"unknown quant format {fmt!r}; installed: {', '.join(sorted(registry.quant_formats)) or 'none'}; "
+                f"unknown quant format {brief(fmt)}; installed: {', '.join(sorted(registry.quant_formats)) or 'none'}; "
                 "a quant format plugin can add it"
             )
         return found
-    return registry.quant_format_by_type(int(fmt))
+    number = as_integer(fmt)
+    if number is None:
+        raise InvalidRequest(
+            f"fmt is {brief(fmt)}; the name or the number of a quant format was expected", "fmt"
+        )
+    return registry.quant_format_by_type(number)
 
 
 def row_bytes(fmt: Format, n_cols: int) -> int:
@@ -54,7 +60,8 @@ def row_bytes(fmt: Format, n_cols: int) -> int:
         UnknownQuantFormat: see :func:`get`.
     """
     fmt = get(fmt)
-    if n_cols < 0 or n_cols % fmt.block_size:
+    n_cols = integer("n_cols", n_cols, 0, 2**63 - 1)
+    if n_cols % fmt.block_size:
         raise InvalidRequest(
             f"rows of {n_cols} elements cannot be stored as {fmt.name}, which packs {fmt.block_size} at a time",
             "n_cols",
@@ -82,8 +89,11 @@ def dequantize(
         UnknownQuantFormat: see :func:`get`.
     """
     fmt = get(fmt)
-    shape = tuple(shape)
-    data = np.frombuffer(buffer, np.uint8) if not isinstance(buffer, np.ndarray) else _as_bytes(buffer)
+    try:
+        shape = tuple(integer("shape", n, 0, 2**63 - 1) for n in shape)
+    except TypeError:
+        raise InvalidRequest(f"shape is {brief(shape)}; several sizes were expected", "shape") from None
+    data = _as_bytes(buffer)
     expected = prod(shape[:-1]) * row_bytes(fmt, shape[-1] if shape else 1)
     if len(data) != expected:
         raise InvalidRequest(
@@ -91,6 +101,8 @@ def dequantize(
         )
     if out is None:
         out = np.empty(shape, np.float32)
+    elif not isinstance(out, np.ndarray):
+        raise InvalidRequest(f"out is {brief(out)}; a float32 array was expected", "out")
     elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
         raise InvalidRequest(
             f"out must be a C-contiguous float32 array of shape {shape}, it is {out.dtype} {out.shape}", "out"
@@ -118,7 +130,7 @@ def quantize(fmt: Format, array: NDArray[Any]) -> NDArray[np.uint8]:
         raise InvalidRequest(
             f"the quant format {fmt.name} can be read but not made; choose another one", "fmt"
         )
-    values = np.ascontiguousarray(array, np.float32)
+    values = np.ascontiguousarray(floats("array", array, np.float32))
     out = np.empty((*values.shape[:-1], row_bytes(fmt, values.shape[-1])), np.uint8)
     _in_chunks(fmt, fmt.quantize, values.reshape(-1, fmt.block_size), out.reshape(-1, fmt.type_size))
     return out
@@ -144,5 +156,10 @@ def _in_chunks(
         raise PluginError(f"the quant format {fmt.name} failed: {kind_and_text(exc)}") from exc
 
 
-def _as_bytes(buffer: NDArray[Any]) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(buffer).reshape(-1).view(np.uint8)
+def _as_bytes(buffer: Any) -> NDArray[np.uint8]:
+    try:
+        if isinstance(buffer, np.ndarray):
+            return np.ascontiguousarray(buffer).reshape(-1).view(np.uint8)
+        return np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
+    except (TypeError, ValueError, BufferError):  # no bytes, objects of Python, gaps between the bytes
+        raise InvalidRequest(f"buffer is {brief(buffer)}; bytes were expected", "buffer") from None

@@ -214,7 +214,7 @@ class Registry:
         except KeyError:
             known = ", ".join(f"{fmt.name}={i}" for i, fmt in sorted(self._by_type.items())) or "none"
             raise UnknownQuantFormat(
-                f"unknown ggml tensor type {ggml_type}; installed: {known}; a quant format plugin can add it"
+                f"unknown ggml tensor type {brief(ggml_type)}; installed: {known}; a quant format plugin can add it"
             ) from None
 
     def score(self, backend: str) -> int:
@@ -260,8 +260,8 @@ class Registry:
             if usable:
                 return usable[0]
             raise BackendError(f"no kernel backend can run on this machine{self._backend_reasons()}")
-        if name not in self.kernel_backends:
-            raise BackendError(f"unknown kernel backend {name!r}; usable here: {names}")
+        if not isinstance(name, str) or name not in self.kernel_backends:
+            raise BackendError(f"unknown kernel backend {brief(name)}; usable here: {names}")
         if not self.score(name):
             with self._lock:
                 reason = self._rows[_key(self._offers["kernel_backends"][name])].reason

@@ -8,6 +8,7 @@ from dataclasses import field, replace
 from operator import index
 from typing import TYPE_CHECKING, Any
 
+from ggfw.arguments import as_integer
 from ggfw.errors import InvalidRequest, brief
 from ggfw.records import dataclass
 
@@ -124,7 +125,7 @@ def check_logprobs(value: Any) -> int | None:
     """
     if value is None:
         return None
-    n = _integer(value)
+    n = as_integer(value)
     if n is None or n < 0:
         raise InvalidRequest(
             f"logprobs must be a number of tokens, 0 or more, or None, not {brief(value)}", param="logprobs"
@@ -171,7 +172,7 @@ def check_max_tokens(value: Any) -> int | None:
     """
     if value is None:
         return None
-    n = _integer(value)
+    n = as_integer(value)
     if n is None:
         raise InvalidRequest(f"max_tokens must be an integer, not {brief(value)}", param="max_tokens")
     if n == -1:
@@ -184,19 +185,11 @@ def check_max_tokens(value: Any) -> int | None:
     return n
 
 
-def _integer(value: Any) -> int | None:
-    """An integer of Python's or NumPy's; None for anything else."""
-    try:
-        return None if isinstance(value, bool) else index(value)
-    except TypeError:
-        return None
-
-
-def token_ids(prompt: Sequence[int]) -> list[int]:
-    """A prompt of token ids as a list.
+def token_ids(prompt: Sequence[int], param: str = "prompt") -> list[int]:
+    """Token ids as a list.
 
     Raises:
-        InvalidRequest: it is something else.
+        InvalidRequest: they are something else.
     """
     try:
         if isinstance(prompt, bytes | bytearray | memoryview):  # sequences of numbers, but meant as text
@@ -206,6 +199,5 @@ def token_ids(prompt: Sequence[int]) -> list[int]:
             raise TypeError
         return [index(i) for i in ids]
     except TypeError:
-        raise InvalidRequest(
-            f"a prompt is a string or a sequence of token ids, not {prompt!r:.80}", "prompt"
-        ) from None
+        what = "a prompt is a string or a sequence" if param == "prompt" else f"{param} is a sequence"
+        raise InvalidRequest(f"{what} of token ids, not {brief(prompt)}", param) from None

@@ -6,14 +6,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from ggfw import quants
-from ggfw.errors import InvalidRequest, UnsupportedError
+from ggfw import arguments, quants
+from ggfw.arguments import integer
+from ggfw.errors import InvalidRequest, UnsupportedError, brief
 from ggfw.gguf import GGUF
 from ggfw.records import dataclass
 from ggfw.tokenizer import Tokenizer
 
 #: Elements that one thread turns into floats at a time: what fits its cache, four times as fast as what does not.
 _PIECE = 1 << 18
+
+#: Digits of a text that can be the id of a token.
+_MOST_DIGITS = 10
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ def search_tokens(tokenizer: Tokenizer, text: str, limit: int = 100) -> list[Fou
     Raises:
         InvalidRequest: an empty text.
     """
-    if not text:
+    limit = integer("limit", limit, 0)
+    if not arguments.text("text", text):
         raise InvalidRequest("an empty text is in every token; give some text to look for", "text")
     wanted = text.casefold()
     ranked: list[tuple[int, int, int]] = []
@@ -80,12 +85,13 @@ def token_of(tokenizer: Tokenizer, token: int | str) -> int:
         ids = tokenizer.encode(token, add_special=False, parse_special=True)
         if len(ids) == 1:
             return ids[0]
-        if not token.isascii() or not token.isdigit():
+        if not token.isascii() or not token.isdigit() or len(token) > _MOST_DIGITS:
             raise InvalidRequest(
-                f"{token!r} is {len(ids)} tokens; give one token, or its id (a search by text finds it)",
+                f"{brief(token)} is {len(ids)} tokens; give one token, or its id (a search by text finds it)",
                 "token",
             )
         token = int(token)
+    token = integer("token", token, 0)
     tokenizer.piece(token)
     return token
 
@@ -106,8 +112,7 @@ def nearest_tokens(
         InvalidRequest: there is no such token, or ``k`` is below 1.
         UnsupportedError: the file has no token embeddings.
     """
-    if k < 1:
-        raise InvalidRequest(f"k is {k}; at least 1 was expected", "k")
+    k = integer("k", k, 1)
     wanted = token_of(tokenizer, token)
     table = gguf.tensors.get("token_embd.weight")
     if table is None or len(table.shape) != 2:

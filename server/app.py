@@ -12,7 +12,8 @@ from sanic import Blueprint, Sanic
 
 from ggfw.chat.skills import Skills
 from ggfw.engine import Engine
-from ggfw.library import Model, as_log
+from ggfw.library import Model
+from ggfw.loading import as_log
 from ggfw.server import errors, gate, page
 from ggfw.server.families import FAMILIES
 from ggfw.server.pool import Pool

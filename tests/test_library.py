@@ -14,7 +14,8 @@ import pytest
 from fake_model import FakeModel, wait_until
 
 import ggfw
-from ggfw.library import Model, as_log
+from ggfw.library import Model
+from ggfw.loading import as_log
 from ggfw.sampling import Params
 from ggfw.stream import Stream
 

@@ -219,7 +219,7 @@ def make(descriptor: ChatDialect) -> Dialect:
         PluginError: it cannot be made, or is none.
     """
     from ggfw.descriptors import resolve
-    from ggfw.errors import PluginError, kind_and_text
+    from ggfw.errors import PluginError, brief, kind_and_text
 
     try:
         found = resolve(descriptor.load)
@@ -232,7 +232,7 @@ def make(descriptor: ChatDialect) -> Dialect:
         ) from error
     if not isinstance(found, Dialect):
         raise PluginError(
-            f"the chat dialect {descriptor.name} is {found!r:.200}; a ggfw.chat.dialect.Dialect was expected"
+            f"the chat dialect {descriptor.name} is {brief(found)}; a ggfw.chat.dialect.Dialect was expected"
         )
     return found
 

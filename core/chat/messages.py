@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ggfw.chat.tracked import Tracked, join, own
-from ggfw.errors import InvalidRequest
+from ggfw.errors import InvalidRequest, brief
 
 #: Roles that callers may write -> the role that templates know.
 ROLES = {
@@ -56,6 +56,12 @@ def assistant(
         reasoning: its reasoning, for templates that want it back.
     """
     out: Message = {"role": "assistant", "content": content}
+    if tool_calls is not None and not (
+        isinstance(tool_calls, list | tuple) and all(isinstance(call, Mapping) for call in tool_calls)
+    ):
+        raise InvalidRequest(
+            f"tool_calls is {brief(tool_calls)}; a list of calls was expected", param="tool_calls"
+        )
     if tool_calls:
         out["tool_calls"] = [dict(call) for call in tool_calls]
     if reasoning:
@@ -104,7 +110,7 @@ def _message(message: Any, where: str) -> Message:
     role = ROLES.get(given) if isinstance(given, str) else None
     if role is None:
         raise InvalidRequest(
-            f"{where}.role is {given!r}; expected one of {', '.join(ROLES)}", param=f"{where}.role"
+            f"{where}.role is {brief(given)}; expected one of {', '.join(ROLES)}", param=f"{where}.role"
         )
     out: Message = {k: v for k, v in message.items() if v is not None}
     for key in ("name", "tool_call_id"):
@@ -130,7 +136,9 @@ def _message(message: Any, where: str) -> Message:
 def _list(value: Any, where: str) -> Sequence[Any]:
     if isinstance(value, list | tuple):
         return value
-    raise InvalidRequest(f"{where}.tool_calls must be a list, not {value!r}", param=f"{where}.tool_calls")
+    raise InvalidRequest(
+        f"{where}.tool_calls must be a list, not {brief(value)}", param=f"{where}.tool_calls"
+    )
 
 
 def text_of(content: Any, where: str = "content") -> str:
@@ -144,7 +152,9 @@ def text_of(content: Any, where: str = "content") -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, Mapping) or not isinstance(content, Sequence):
-        raise InvalidRequest(f"{where} must be a string or a list of parts, not {content!r}", param=where)
+        raise InvalidRequest(
+            f"{where} must be a string or a list of parts, not {brief(content)}", param=where
+        )
     return PART_SEPARATOR.join(part_text(part, f"{where}[{n}]") for n, part in enumerate(content))
 
 
@@ -158,7 +168,7 @@ def part_text(part: Any, where: str) -> str:
         return part
     kind = part.get("type", "text") if isinstance(part, Mapping) else None
     if kind not in TEXT_PARTS:
-        raise InvalidRequest(f"{where} is of type {kind!r}; this model takes text only", param=where)
+        raise InvalidRequest(f"{where} is of type {brief(kind)}; this model takes text only", param=where)
     key = "refusal" if kind == "refusal" else "text"
     text = part.get(key)
     if not isinstance(text, str):
@@ -173,7 +183,7 @@ def _check_text(value: Any, where: str) -> None:
         InvalidRequest: naming the place.
     """
     if value is not None and not isinstance(value, str):
-        raise InvalidRequest(f"{where} must be a text, not {value!r:.80}", param=where)
+        raise InvalidRequest(f"{where} must be a text, not {brief(value)}", param=where)
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:
@@ -186,7 +196,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     elif not isinstance(arguments, str | Mapping):
         place = f"{where}.function.arguments" if "function" in call else f"{where}.arguments"
         raise InvalidRequest(
-            f"{place} must be an object, or its JSON text, not {arguments!r:.80}", param=place
+            f"{place} must be an object, or its JSON text, not {brief(arguments)}", param=place
         )
     _check_text(call.get("id"), f"{where}.id")
     if isinstance(arguments, str):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ggfw.errors import InvalidRequest
+from ggfw.arguments import as_integer
+from ggfw.errors import InvalidRequest, brief
 from ggfw.records import dataclass
 
 if TYPE_CHECKING:
@@ -40,19 +41,19 @@ class ReasoningOptions:
 
     def __post_init__(self) -> None:
         if self.think is not None and not isinstance(self.think, bool):
-            raise InvalidRequest(f"think must be true or false, not {self.think!r:.80}", "think")
-        if self.effort is not None and self.effort not in EFFORTS:
+            raise InvalidRequest(f"think must be true or false, not {brief(self.think)}", "think")
+        if self.effort is not None and not (isinstance(self.effort, str) and self.effort in EFFORTS):
             raise InvalidRequest(
-                f"reasoning_effort is {self.effort!r:.80}; expected one of {', '.join(EFFORTS)}",
+                f"reasoning_effort is {brief(self.effort)}; expected one of {', '.join(EFFORTS)}",
                 "reasoning_effort",
             )
-        if self.budget is not None and (
-            isinstance(self.budget, bool) or not isinstance(self.budget, int) or self.budget < -1
-        ):
+        budget = as_integer(self.budget)
+        if self.budget is not None and (budget is None or budget < -1):
             raise InvalidRequest(
-                f"reasoning_budget must be a number of tokens, or -1 for no limit, not {self.budget!r:.80}",
+                f"reasoning_budget must be a number of tokens, or -1 for no limit, not {brief(self.budget)}",
                 "reasoning_budget",
             )
+        object.__setattr__(self, "budget", budget)
         if self.think and self.effort == "none":
             raise InvalidRequest('think is true, but reasoning_effort is "none"', "reasoning_effort")
 

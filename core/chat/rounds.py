@@ -18,6 +18,7 @@ from ggfw.chat.deltas import Delta, TextDelta, ToolCallDelta
 from ggfw.chat.messages import assistant, tool
 from ggfw.chat.skills import LOAD_SKILL, Skills
 from ggfw.chat.tools import Tools
+from ggfw.errors import brief
 from ggfw.request import check_timeout
 from ggfw.result import Result, Timings, Usage
 
@@ -130,7 +131,7 @@ class Rounds:
                 text, skill = self._skills.answer(call.arguments)
             else:
                 known = ", ".join((LOAD_SKILL, *self._names()))
-                text, skill = f"there is no tool {call.name!r:.80}; only {known} can be called", None
+                text, skill = f"there is no tool {brief(call.name)}; only {known} can be called", None
             if len(self._turns) == MAX_ROUNDS and call is turn.tool_calls[-1]:
                 text += NO_MORE
             self._messages.append(tool(text, call_id=call.id, name=call.name))

@@ -11,8 +11,10 @@ import json
 import os
 import re
 import unicodedata
+from contextlib import suppress
 from pathlib import Path
 
+from ggfw import arguments
 from ggfw.descriptors import Skill
 from ggfw.errors import InvalidRequest
 
@@ -40,7 +42,9 @@ def read_folder(folder: str | Path) -> tuple[list[Skill], list[str]]:
     Raises:
         InvalidRequest: it is no folder, cannot be listed, or has more than MAX_FILES skill files.
     """
-    root = Path(folder).expanduser()
+    root = arguments.path("skills", folder)
+    with suppress(RuntimeError):  # no such user: then it is no folder either
+        root = root.expanduser()
     if not root.is_dir():
         raise InvalidRequest(f"{folder} is no folder; a folder of skills was expected", "skills")
     warnings: list[str] = []

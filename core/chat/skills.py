@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ggfw.chat.skill_files import MAX_DESCRIPTION, read_folder
 from ggfw.descriptors import Skill, resolve
-from ggfw.errors import InvalidRequest, said
+from ggfw.errors import InvalidRequest, brief, said
 
 #: Name of the tool.
 LOAD_SKILL = "load_skill"
@@ -64,10 +65,14 @@ class Skills(Mapping[str, Skill]):
             return value
         if isinstance(value, str | os.PathLike):
             return load_skills(value, plugins=False)
+        items = None
         if isinstance(value, Iterable) and not isinstance(value, bytes | Mapping):
+            with suppress(TypeError):  # an array without axes says of itself that it can be iterated
+                items = list(value)
+        if items is not None:
             skills: list[Skill] = []
             warnings: list[str] = []
-            for item in value:
+            for item in items:
                 if isinstance(item, Skill):
                     skills.append(item)
                 else:
@@ -75,7 +80,7 @@ class Skills(Mapping[str, Skill]):
                     skills += inner.values()
                     warnings += inner.warnings
             return cls(skills, warnings)
-        raise InvalidRequest(f"skills must be a folder or a list, not {value!r:.80}", "skills")
+        raise InvalidRequest(f"skills must be a folder or a list, not {brief(value)}", "skills")
 
     def tool(self) -> dict[str, Any]:
         """The definition of ``load_skill``, in OpenAI's form."""
@@ -121,7 +126,7 @@ class Skills(Mapping[str, Skill]):
             why = said(error) or type(error).__name__
             return f"Error: the skill {name!r} could not be loaded: {why}", None
         if not isinstance(body, str):
-            return f"Error: the skill {name!r} could not be loaded: its text is {body!r:.80}", None
+            return f"Error: the skill {name!r} could not be loaded: its text is {brief(body)}", None
         return body, skill
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal
 
-from ggfw.errors import InvalidRequest
+from ggfw.errors import InvalidRequest, brief
 from ggfw.records import dataclass
 
 Choice = Literal["auto", "none", "required"]
@@ -89,7 +89,7 @@ class Tools:
             )
         if parallel is not None and not isinstance(parallel, bool):
             raise InvalidRequest(
-                f"parallel_tool_calls must be true or false, not {parallel!r}", "parallel_tool_calls"
+                f"parallel_tool_calls must be true or false, not {brief(parallel)}", "parallel_tool_calls"
             )
         return cls(offered, choice, named, parallel is not False)
 
@@ -142,7 +142,7 @@ def _tool(given: Any, where: str) -> Tool:
         raise InvalidRequest(f"{where} must be an object, not {type(given).__name__}", where)
     kind = given.get("type", "function")
     if kind != "function":
-        raise InvalidRequest(f"{where} is of type {kind!r}; tools are functions here", f"{where}.type")
+        raise InvalidRequest(f"{where} is of type {brief(kind)}; tools are functions here", f"{where}.type")
     function = given.get("function", given)
     if not isinstance(function, Mapping):
         raise InvalidRequest(f"{where}.function must be an object", f"{where}.function")
@@ -153,13 +153,13 @@ def _tool(given: Any, where: str) -> Tool:
     parameters = {} if parameters is None else parameters
     if not isinstance(parameters, Mapping):
         raise InvalidRequest(
-            f"the parameters of the tool {name!r} must be a JSON schema (an object), not {parameters!r:.80}",
+            f"the parameters of the tool {name!r} must be a JSON schema (an object), not {brief(parameters)}",
             f"{where}.function.parameters",
         )
     kind = parameters.get("type", "object")
     if kind != "object" and not (isinstance(kind, list | tuple) and "object" in kind):
         raise InvalidRequest(
-            f"the parameters of the tool {name!r} must be a JSON schema of the type 'object', not {kind!r:.80}",
+            f"the parameters of the tool {name!r} must be a JSON schema of the type 'object', not {brief(kind)}",
             f"{where}.function.parameters",
         )
     description = function.get("description")
@@ -170,18 +170,18 @@ def _tool(given: Any, where: str) -> Tool:
     strict = function.get("strict")
     if strict is not None and not isinstance(strict, bool):
         raise InvalidRequest(
-            f"strict of the tool {name!r} must be true or false, not {strict!r:.80}",
+            f"strict of the tool {name!r} must be true or false, not {brief(strict)}",
             f"{where}.function.strict",
         )
     return Tool(name, description or "", parameters, bool(strict))
 
 
 def _choice(given: Any, names: list[str]) -> tuple[Choice, str | None]:
-    if given is None or given == "auto":
+    if given is None:
         return "auto", None
-    if given == "none":
-        return "none", None
-    if given in ("required", "any"):
+    if isinstance(given, str) and given in ("auto", "none"):
+        return given, None  # type: ignore[return-value]
+    if isinstance(given, str) and given in ("required", "any"):
         return "required", None
     if isinstance(given, Mapping):
         kind = given.get("type")
@@ -193,7 +193,8 @@ def _choice(given: Any, names: list[str]) -> tuple[Choice, str | None]:
             return _choice(kind, names)
     elif isinstance(given, str) and given in names:
         return "required", given
-    value = f"{given!r:.120}" if len(repr(given)) <= 120 else f"{given!r:.120}".rpartition(" ")[0] + " …"
+    value = brief(given, 240)
+    value = value if len(value) <= 120 else f"{value[:120].rpartition(' ')[0]} …"
     raise InvalidRequest(
         f"tool_choice is {value}; expected auto, none, required, or "
         '{"type": "function", "function": {"name": ...}} with the name of a tool',

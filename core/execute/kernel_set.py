@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ggfw.errors import BackendError, InvalidRequest
+from ggfw.errors import BackendError, InvalidRequest, brief
 from ggfw.execute.library import KernelLibrary, Native, checksum, kernel_library, native
 from ggfw.graph.plan import F32, Q8, Q16
 from ggfw.graph.weights import WeightRef
@@ -51,9 +51,10 @@ class KernelSet:
         deterministic: bool = False,
         repack: bool = True,
     ) -> None:
-        if activations not in ACTIVATIONS:
+        if not isinstance(activations, str) or activations not in ACTIVATIONS:
             raise InvalidRequest(
-                f"activations {activations!r} are unknown; {', '.join(ACTIVATIONS)} are known", "activations"
+                f"activations {brief(activations)} are unknown; {', '.join(ACTIVATIONS)} are known",
+                "activations",
             )
         self.activations = ACTIVATIONS[activations]
         self.deterministic = deterministic

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggfw.errors import InvalidRequest
+from ggfw.errors import InvalidRequest, brief
 
 #: Number of each type in ``enum ggfw_kv_type``.
 KV_TYPES = {"f32": 0, "f16": 1, "bf16": 2, "q8_0": 3, "q4_0": 4}
@@ -27,9 +27,9 @@ def check_kv_type(kv_type: str) -> str:
     Raises:
         InvalidRequest: it is none.
     """
-    if kv_type not in KV_TYPES:
+    if not isinstance(kv_type, str) or kv_type not in KV_TYPES:
         raise InvalidRequest(
-            f"the cache type {kv_type!r} is unknown; {', '.join(KV_TYPES)} are known", "kv_type"
+            f"the cache type {brief(kv_type)} is unknown; {', '.join(KV_TYPES)} are known", "kv_type"
         )
     return kv_type
 

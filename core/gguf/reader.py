@@ -10,13 +10,29 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeAlias
 
-from ggfw.errors import GGUFError, brief
+from ggfw.errors import GGUFError, InvalidRequest, brief
 from ggfw.gguf.metadata import Metadata
 from ggfw.gguf.shard import Shard, open_shard
 from ggfw.gguf.split import check_set, complete_set
 from ggfw.gguf.tensors import TensorInfo
 
+#: What a file can be given as.
+FILES = (str, os.PathLike, bytes, bytearray, memoryview)
 FileLike: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
+
+
+def _several(source: Any) -> list[Any]:
+    """The files of a list."""
+    try:
+        files = list(source)
+    except TypeError:
+        files = None
+    if files is None or not all(isinstance(one, FILES) for one in files):
+        raise InvalidRequest(
+            f"the model file is {brief(source)}; a path, the bytes of a file, or a list of them was expected",
+            "source",
+        )
+    return files
 
 
 class GGUF:
@@ -59,7 +75,7 @@ class GGUF:
             ModelNotFound: there is no such file.
             GGUFError: not a GGUF file of version 2 or 3, damaged, or an incomplete or contradictory set.
         """
-        if isinstance(source, str | os.PathLike | bytes | bytearray | memoryview):
+        if isinstance(source, FILES):
             shard = open_shard(source)
             try:
                 shards = complete_set(shard)
@@ -69,7 +85,7 @@ class GGUF:
         else:
             shards = []
             try:
-                for one in source:
+                for one in _several(source):
                     shards.append(open_shard(one))
                 if not shards:
                     raise GGUFError("the list of shards is empty; at least one file was expected")

@@ -101,8 +101,10 @@ class Rope:
         """
         scaling = RopeScaling.from_hparams(hp)
         if run.rope_scaling is not None:
-            if run.rope_scaling not in KINDS:
-                message = f"the rope scaling {run.rope_scaling!r} is unknown; {', '.join(KINDS)} are known"
+            if not isinstance(run.rope_scaling, str) or run.rope_scaling not in KINDS:
+                message = (
+                    f"the rope scaling {brief(run.rope_scaling)} is unknown; {', '.join(KINDS)} are known"
+                )
                 raise InvalidRequest(message, "rope_scaling")
             scaling = replace(scaling, kind=run.rope_scaling)
         factors = w.get("rope_freqs")

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ggfw.errors import brief
 from ggfw.sampling.arithmetic import F32, NEG_INF, Ids
 
 
@@ -86,7 +87,7 @@ def own_constraint(constraint: Constraint | None) -> Constraint | None:
         return constraint
     own = copy()
     if not isinstance(own, Constraint):
-        raise TypeError(f"{type(constraint).__name__}.copy() gave {own!r:.80}; a constraint was expected")
+        raise TypeError(f"{type(constraint).__name__}.copy() gave {brief(own)}; a constraint was expected")
     return own
 
 

@@ -174,12 +174,12 @@ def _make(descriptor: SamplerStage, p: Params) -> Any:
         return None
     if not (callable(getattr(stage, "apply", None)) or callable(getattr(stage, "edit", None))):
         raise PluginError(
-            f"the sampler stage {descriptor.name} made {stage!r:.200}, which has neither apply nor edit"
+            f"the sampler stage {descriptor.name} made {brief(stage)}, which has neither apply nor edit"
         )
     if not isinstance(getattr(stage, "name", None), str) or not isinstance(
         getattr(stage, "order", None), int | float
     ):
         raise PluginError(
-            f"the sampler stage {descriptor.name} made {stage!r:.200}, which has no name (text) or no order (a number)"
+            f"the sampler stage {descriptor.name} made {brief(stage)}, which has no name (text) or no order (a number)"
         )
     return stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from ggfw.errors import InvalidRequest
+from ggfw.errors import InvalidRequest, brief
 
 #: Characters that all stops of a request may have together.
 MAX_SIZE = 1 << 16
@@ -84,13 +84,13 @@ class StopStrings:
             wanted = list(stops)
         except TypeError:
             raise InvalidRequest(
-                f"stop must be a string or a list of strings, not {stops!r}", param="stop"
+                f"stop must be a string or a list of strings, not {brief(stops)}", param="stop"
             ) from None
         for stop in wanted:
             if stop is None:
                 continue
             if not isinstance(stop, str):
-                raise InvalidRequest(f"a stop must be a string, not {stop!r}", param="stop")
+                raise InvalidRequest(f"a stop must be a string, not {brief(stop)}", param="stop")
             if not stop:
                 raise InvalidRequest(
                     "a stop string must not be empty; leave it out to use none", param="stop"

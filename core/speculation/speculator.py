@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ggfw.errors import InvalidRequest, UnsupportedError
+from ggfw.errors import InvalidRequest, UnsupportedError, brief
 from ggfw.graph.cache_layout import state_of
 from ggfw.sampling.constraint import Foreseeing
 from ggfw.speculation.costs import StepCosts
@@ -213,8 +213,8 @@ def check_spec(spec: str, has_draft: bool) -> None:
     Raises:
         InvalidRequest: ``spec`` is unknown, or asks for a draft model that is not there.
     """
-    if spec not in MODES:
-        raise InvalidRequest(f"spec is {spec!r}; {', '.join(MODES)} are known", "spec")
+    if not isinstance(spec, str) or spec not in MODES:
+        raise InvalidRequest(f"spec is {brief(spec)}; {', '.join(MODES)} are known", "spec")
     if spec == "draft" and not has_draft:
         raise InvalidRequest(
             "spec draft needs a draft model; name one with draft, or take spec auto", "draft"

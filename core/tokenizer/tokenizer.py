@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from ggfw.errors import InvalidRequest
+from ggfw.errors import InvalidRequest, brief
 from ggfw.tokenizer import attributes as attr
 from ggfw.tokenizer.attributes import TokenType
 from ggfw.tokenizer.decoding import Decoder, clean_spaces
@@ -303,5 +303,5 @@ class Tokenizer:
     def _check(self, token: int) -> None:
         if not 0 <= token < len(self.vocab):
             raise InvalidRequest(
-                f"token id {token} is outside the vocabulary of {len(self.vocab)} tokens", param="ids"
+                f"token id {brief(token)} is outside the vocabulary of {len(self.vocab)} tokens", param="ids"
             )
