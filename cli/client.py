@@ -107,10 +107,22 @@ class Server:
         return list(self.ask("GET", "/api/tags").get("models") or [])
 
     def knows(self, name: str) -> str | None:
-        """The server's own name of a model, or None; case and ``:latest`` do not count."""
+        """The server's own name of a model, or None; case and ``:latest`` do not count.
+
+        A name that its list lacks is asked for: what a model was called when the server was started is another name.
+        """
+        from urllib.parse import quote
+
         wanted = name.lower().removesuffix(":latest")
         names = [str(row["name"]).removesuffix(":latest") for row in self.models()]
-        return next((own for own in names if own.lower() == wanted), None)
+        own = next((own for own in names if own.lower() == wanted), None)
+        if own is not None or len(name) > 200 or len(name.split()) != 1:
+            return own
+        try:
+            found = self.ask("GET", f"/v1/models/{quote(name, safe='')}").get("id")
+        except ServerError:
+            return None
+        return found if found in names else None
 
 
 def facts(model: dict[str, Any]) -> dict[str, Any]:
