@@ -15,6 +15,7 @@ from ggfw.engine import Engine
 from ggfw.library import Model
 from ggfw.loading import as_log
 from ggfw.server import errors, gate, page
+from ggfw.server.body import Protocol
 from ggfw.server.families import FAMILIES
 from ggfw.server.pool import Pool
 from ggfw.server.state import HEARTBEAT, State
@@ -282,4 +283,4 @@ def serve(app: Sanic, host: str = "127.0.0.1", port: int = 8080, *, sock: Any = 
             app.register_middleware(wait, "request", priority=1000)
 
     where = {"sock": sock} if sock is not None else {"host": host, "port": port}
-    app.run(**where, single_process=True, access_log=False, motd=False)
+    app.run(**where, protocol=Protocol, single_process=True, access_log=False, motd=False)
