@@ -80,7 +80,7 @@ class Engine:
         n_parallel: int | None = None,
         max_queue: int = 64,
         prefix_cache_mb: int | None = None,
-        step_budget: float = 50.0,
+        step_budget: float = 60.0,
         spec: str = "off",
         draft: LoadedModel | None = None,
     ) -> None:
@@ -254,7 +254,7 @@ class Engine:
     def metrics(self) -> EngineMetrics:
         """What it has done, and what it holds now."""
         meter, reuse, cache = self._meter, self.reuse, self.model.cache
-        sizes = self.model.executor.memory.page_bytes
+        sizes = self.reuse.memory.page_bytes  # the executor's own is gone with a closed model
         return EngineMetrics(
             n_running=self.n_running,
             n_waiting=self.n_waiting,

@@ -471,9 +471,10 @@ class Model(Evaluations):
             OSError: the file cannot be read.
         """
         from ggfw.cache.saved import SavedPrefix
-        from ggfw.saving import cache_facts, take_in
+        from ggfw.saving import known_facts, take_in
 
-        saved = SavedPrefix.read(arguments.path("path", path), cache_facts(self.loaded))
+        facts = self.engine.run(known_facts(self.engine)).result()
+        saved = SavedPrefix.read(arguments.path("path", path), facts)
         self.engine.run(take_in(self.engine, saved, cache_key)).result()
         return saved.tokens
 

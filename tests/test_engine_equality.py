@@ -207,10 +207,10 @@ def test_twelve_prompts_with_markers_five_rounds(model: Model) -> None:
 # -- the order of things, on the scripted model ------------------------------------------------------------------------
 
 
-def scripted(n_pages: int, **options: Any) -> tuple[FakeModel, Engine]:
+def scripted(n_pages: int, step_budget: float = 50, **options: Any) -> tuple[FakeModel, Engine]:
     model = FakeModel(endless=True, **{"n_ctx": 512, "n_parallel": 4, **options})
     model.cache.pools[0].n_pages = n_pages
-    return model, Engine(model)
+    return model, Engine(model, step_budget=step_budget)
 
 
 def request(n: int, token: int = 65, **more: Any) -> Request:

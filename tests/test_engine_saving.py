@@ -124,3 +124,23 @@ def test_a_file_of_the_same_tensors_computes_another_cache(key: str, tmp_path: P
     with ggfw.load(tmp_path / "other.gguf", threads=1, ctx=64) as model:
         with pytest.raises(ggfw.CacheFileError, match="was saved for"):
             model.load_cache(path)
+
+
+def test_a_closed_model_says_so_and_its_figures_stay(tmp_path: Path) -> None:
+    """Also where it is closed between two lines of the caller's: all that reads the model runs in the engine's thread."""
+    path, prompt = tmp_path / "talk.cache", ids(40, 3)
+    model = load("llama")
+    ask(model, prompt)
+    model.save_cache(path, prompt)
+    before = model.engine.metrics()
+    model.close()
+    for ask_again in (
+        lambda: model.load_cache(path),
+        lambda: model.save_cache(path, prompt),
+        lambda: ask(model, prompt),
+    ):
+        with pytest.raises(ggfw.errors.GenerationError, match="the model is closed"):
+            ask_again()
+    after = model.engine.metrics()
+    assert after.prompt_tokens == before.prompt_tokens == 40
+    assert [pool.page_bytes for pool in after.pools] == [pool.page_bytes for pool in before.pools]
