@@ -127,7 +127,7 @@ def test_a_file_of_the_same_tensors_computes_another_cache(key: str, tmp_path: P
 
 
 def test_a_closed_model_says_so_and_its_figures_stay(tmp_path: Path) -> None:
-    """Also where it is closed between two lines of the caller's: all that reads the model runs in the engine's thread."""
+    """Also where it is closed between two lines of the caller: what reads the model runs in the engine's thread."""
     path, prompt = tmp_path / "talk.cache", ids(40, 3)
     model = load("llama")
     ask(model, prompt)
