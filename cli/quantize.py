@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -47,12 +49,11 @@ def quantize_verb(
     Best from a file with 16 or 32 bits: what an earlier quantisation lost does not come back.
     """
     from ggfw.cli.progress import size
-    from ggfw.cli.resolve import find_model
     from ggfw.errors import InvalidRequest
     from ggfw.quantize import quantize_file, read_importance
     from ggfw.threads import default_threads
 
-    source, wanted = find_model(model, models_dir), Path(target)
+    source, wanted = _source(model, models_dir), Path(target)
     if wanted.exists() and not force:
         raise InvalidRequest(f"{wanted} exists; give another name, or --force to replace it", "target")
     overrides = {}
@@ -96,6 +97,16 @@ def quantize_verb(
             "and got a format with smaller ones"
         )
     print(made.path)
+    gc.freeze()  # the process ends: nothing of what stands is worth a look by the collector
+
+
+def _source(model: str, models_dir: str | None) -> Path:
+    """The file of MODEL. What is a file needs no look at folders and caches, nor the modules that look."""
+    if os.path.isfile(model):
+        return Path(model)
+    from ggfw.cli.resolve import find_model
+
+    return find_model(model, models_dir)
 
 
 def _progress():  # type: ignore[no-untyped-def]

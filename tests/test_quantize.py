@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import struct
+import threading
+import time
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,9 @@ import ggfw
 from ggfw import quants
 from ggfw.errors import InvalidRequest
 from ggfw.gguf import GGUF, write_gguf
+from ggfw.gguf.values import F32, I32, U32, U64, encode_value
 from ggfw.quantize import RECIPES, encodable, encode, quantize_file, read_importance, recipe
+from ggfw.quantize.crew import Job, Scratch, run_jobs
 
 DATA = Path(__file__).parent / "data"
 
@@ -105,6 +110,53 @@ def test_values_beyond_the_scales_of_a_format_are_refused(fmt: str) -> None:
         encode(fmt, x)
     x[2, 300:] = 6e4
     assert np.isfinite(decoded(fmt, encode(fmt, x), x.shape)).all()
+
+
+@pytest.mark.parametrize("fmt", BOUNDS)
+@pytest.mark.parametrize("sign", [1, -1, 0])
+def test_large_values_are_kept_or_refused(fmt: str, sign: int) -> None:
+    """A fitted offset may leave float16 where no value does: Q4_1 and Q5_1 gave infinities from about 62,000 on."""
+    rng = np.random.default_rng(9)
+    shape = rng.uniform(0.2, 1.0, (4, 512)) * (sign or rng.choice([-1, 1], (4, 512)))
+    refused = []
+    for top in (
+        1.6e4,
+        1.7e4,
+        5.8e4,
+        6.2e4,
+        6.4e4,
+        65_504,
+        7e4,
+        1e5,
+        3e5,
+        1e6,
+        1e7,
+        1e9,
+        1e12,
+        1e19,
+        1e30,
+        3e38,
+    ):
+        x = (shape * (top / np.abs(shape).max())).astype(np.float32)
+        try:
+            y = decoded(fmt, encode(fmt, x), x.shape)
+        except InvalidRequest as exc:
+            assert f"too large for {fmt}" in str(exc)
+            refused.append(top)
+            continue
+        assert not refused, "larger ones were refused"
+        assert np.sqrt(((y - x) ** 2).mean()) < 0.2 * top, top
+    assert refused and refused[0] > 65_504
+
+
+@pytest.mark.parametrize("fmt", BOUNDS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_none_is_found_wherever_it_stands(fmt: str, value: float) -> None:
+    for at in (0, 31, 255, 256 * 17 - 1):
+        x = np.full((17, 256), 0.5, np.float32)
+        x.reshape(-1)[at] = value
+        with pytest.raises(InvalidRequest, match="infinity or a NaN"):
+            encode(fmt, x)
 
 
 def test_recipes_know_their_names() -> None:
@@ -212,8 +264,63 @@ def test_floats_need_not_be_aligned_in_the_file(wide: Path, tmp_path: Path) -> N
         assert found == {t.name: t.data.tobytes() for t in made.tensors.values()}
 
 
+def test_metadata_is_copied_undecoded(tmp_path: Path) -> None:
+    """Byte for byte, also what is no text; and a vocabulary becomes no Python objects."""
+    words = [f"w{i}" for i in range(300)] + ["", "\0" * 9, "\udcff\udc80", "x" * 300, "\u00e9"]
+    keys = {
+        "general.architecture": "llama",
+        "tokenizer.ggml.tokens": words,
+        "tokenizer.ggml.scores": F32([0.5, -1.0]),
+        "tokenizer.ggml.token_type": I32([1, 2, 3]),
+        "some.flags": [True, False],
+        "some.empty": U64([]),
+        "some.nested": [[1, 2], [3]],
+        "general.alignment": U32(64),
+    }
+    source, x = tmp_path / "s.gguf", np.ones((2, 32), np.float32)
+    write_gguf(source, keys, [("blk.0.attn_q.weight", x)], alignment=64)
+    with GGUF.open(source) as gguf:
+        raw = gguf.metadata["tokenizer.ggml.tokens"].raw()
+        copied = encode_value("k", gguf.metadata["tokenizer.ggml.tokens"])
+        assert gguf.metadata["tokenizer.ggml.tokens"]._items is None
+        assert copied == encode_value("k", words)
+    with GGUF.open(quantize_file(source, tmp_path / "q.gguf", "Q8_0").path) as made:
+        assert made.metadata["tokenizer.ggml.tokens"].raw() == raw
+        for key, value in keys.items():
+            if key != "general.alignment":
+                found = made.metadata[key]
+                wanted = value.value if hasattr(value, "value") else value
+                assert found == wanted if not key.endswith("nested") else [list(a) for a in found] == wanted
+
+
+def test_the_first_failure_ends_all_threads() -> None:
+    begun: list[int] = []
+
+    def jobs() -> Iterator[Job]:
+        for i in range(1000):
+
+            def job(scratch: Scratch, i: int = i) -> None:
+                begun.append(i)
+                assert len(scratch.bytes(i)) == i
+                if i == 20:
+                    raise InvalidRequest("twenty", "i")
+                time.sleep(0.001)
+
+            yield job
+
+    n_threads = threading.active_count()
+    with pytest.raises(InvalidRequest, match="twenty"):
+        run_jobs(jobs(), 3)
+    assert 21 <= len(begun) < 100 and threading.active_count() == n_threads
+    with pytest.raises(ZeroDivisionError):
+        run_jobs((lambda _: None for i in (1, 0) if 1 // i), 2)
+    done: list[int] = []
+    run_jobs((lambda _, i=i: done.append(i) for i in range(50)), 4)
+    assert sorted(done) == list(range(50))
+
+
 def test_only_a_few_tensors_are_in_memory(tmp_path: Path) -> None:
-    """Two of what is written, and the pieces that the threads have in hand."""
+    """The pieces that the threads have in hand."""
     rng = np.random.default_rng(8)
     source = tmp_path / "many.gguf"
     x = rng.standard_normal((512, 1024)).astype(np.float32)
@@ -225,7 +332,7 @@ def test_only_a_few_tensors_are_in_memory(tmp_path: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 4 * made.bytes / 24 < x.nbytes * 2
+    assert peak < 3 * made.bytes / 24 < x.nbytes
 
 
 def test_importance_of_both_forms(wide: Path, tmp_path: Path) -> None:

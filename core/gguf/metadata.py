@@ -129,6 +129,15 @@ class MetadataArray(Sequence[Any]):
             )
         return raw_strings(self._data, self._heads)
 
+    def stored(self) -> memoryview | None:
+        """The elements as they lie in the file, without copying; None for arrays of arrays, which do not lie as one."""
+        if self._heads is not None:
+            return self._data[int(self._heads[0]) : int(self._heads[-1])].data
+        layout = SCALAR_LAYOUT.get(self.value_type)
+        if layout is None:
+            return None
+        return self._data[self._start : self._start + self._count * layout.size].data
+
     def list(self) -> builtins.list[Any]:
         """All elements as a list of Python values; kept after the first call, do not change it."""
         if self._items is None:

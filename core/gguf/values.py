@@ -100,6 +100,11 @@ def encode_value(key: str, value: Any) -> bytes:
             )
         return struct.pack("<I", value.value_type) + _encode_scalar(key, value.value, value.value_type)
     if isinstance(value, MetadataArray):
+        stored = value.stored()
+        if (
+            stored is not None
+        ):  # neither decoded nor encoded: a vocabulary has hundreds of thousands of strings
+            return struct.pack("<I", ValueType.ARRAY) + _array_head(value.value_type, len(value)) + stored
         return struct.pack("<I", ValueType.ARRAY) + _encode_array(key, value.list(), value.value_type)
     if isinstance(value, np.ndarray):
         return struct.pack("<I", ValueType.ARRAY) + _encode_numpy(key, value)

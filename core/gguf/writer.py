@@ -10,9 +10,11 @@ from __future__ import annotations
 import io
 import os
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
+from threading import Lock
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
@@ -71,17 +73,84 @@ def write_gguf(
     prepared = [_prepare(name, data) for name, data in tensors]
     head, offsets = _header(_with_alignment(metadata, alignment), prepared, alignment, version)
     if isinstance(target, str | os.PathLike):
-        path = Path(target)
-        check_target(path)
-        part = path.with_name(path.name + ".part")
-        try:
-            with open(part, "wb") as file:
-                _write(file, head, prepared, offsets, alignment)
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+        with _replacing(Path(target)) as file:
+            _write(file, head, prepared, offsets, alignment)
     else:
         _write(target, head, prepared, offsets, alignment)
+
+
+class Region:
+    """The tensors of a file whose header is written: any part, in any order, by any thread."""
+
+    def __init__(self, file: BinaryIO, places: dict[str, tuple[int, int]]) -> None:
+        self._file = file
+        self._places = places  # name -> first byte in the file, size
+        self._lock = Lock()
+
+    def write(self, name: str, begin: int, data: Bytes) -> None:
+        """Write bytes of the tensor ``name`` from its byte ``begin`` on.
+
+        Raises:
+            InvalidRequest: they do not lie in the tensor.
+        """
+        first, size = self._places[name]
+        view = _bytes(data)
+        if not 0 <= begin <= begin + len(view) <= size:
+            raise InvalidRequest(
+                f"tensor {name!r} has {size} bytes, {len(view)} from byte {begin} on were given", "tensors"
+            )
+        if not hasattr(os, "pwrite"):  # Windows
+            with self._lock:
+                self._file.seek(first + begin)
+                self._file.write(view)
+            return
+        while view:
+            written = os.pwrite(self._file.fileno(), view, first + begin)
+            view, begin = view[written:], begin + written
+
+
+@contextmanager
+def write_in_place(
+    target: str | os.PathLike[str],
+    metadata: Mapping[str, Any],
+    tensors: Iterable[tuple[str, tuple[int, ...], int | str]],
+    *,
+    alignment: int = DEFAULT_ALIGNMENT,
+    version: int = 3,
+) -> Iterator[Region]:
+    """Write one GGUF file whose tensors are made inside the ``with``, piece by piece; it is there when that ends well.
+
+    Args:
+        target: a path (written beside it first and renamed when complete).
+        metadata, alignment, version: as in :func:`write_gguf`.
+        tensors: (name, shape, type) in file order. What is not written of one is zeros.
+
+    Raises:
+        InvalidRequest: as in :func:`write_gguf`.
+    """
+    prepared = [_prepare(name, (b"", shape, wanted)) for name, shape, wanted in tensors]
+    head, offsets = _header(_with_alignment(metadata, alignment), prepared, alignment, version)
+    start = -(-len(head) // alignment) * alignment
+    places = {t.name: (start + offset, t.n_bytes) for t, offset in zip(prepared, offsets, strict=True)}
+    with _replacing(Path(target)) as file:
+        file.write(head)
+        file.flush()
+        if prepared:
+            file.truncate(start + offsets[-1] + -(-prepared[-1].n_bytes // alignment) * alignment)
+        yield Region(file, places)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file beside ``path`` that takes its place when all was written, and else is gone."""
+    check_target(path)
+    part = path.with_name(path.name + ".part")
+    try:
+        with open(part, "wb") as file:
+            yield file
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def gguf_bytes(
@@ -241,7 +310,7 @@ def _write(file: BinaryIO, head: bytes, tensors: list[_Tensor], offsets: list[in
         file.write(bytes(-len(head) % alignment))
     for t in tensors:
         data = t.load()
-        view = memoryview(data.data if isinstance(data, np.ndarray) else data).cast("B") if len(data) else b""
+        view = _bytes(data)
         if len(view) != t.n_bytes:
             raise InvalidRequest(
                 f"tensor {t.name!r}: {t.type.name} of shape {t.shape} has {t.n_bytes} bytes, {len(view)} were given",
@@ -249,3 +318,12 @@ def _write(file: BinaryIO, head: bytes, tensors: list[_Tensor], offsets: list[in
             )
         file.write(view)
         file.write(bytes(-t.n_bytes % alignment))
+
+
+def _bytes(data: Bytes) -> memoryview:
+    # A view of nothing cannot be cast where an array has no elements.
+    return (
+        memoryview(data.data if isinstance(data, np.ndarray) else data).cast("B")
+        if len(data)
+        else memoryview(b"")
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from ggfw.quants import Format
 from ggfw.registry import default_registry
 
 _F16_MAX = 65504.0  # what the scales of most formats can be
+
+#: Turns (n_rows, n_cols) C-contiguous float32 with a weight per column or None into (n_rows, row_bytes) uint8.
+RowEncoder: TypeAlias = Callable[[NDArray[np.float32], NDArray[np.float32] | None, NDArray[np.uint8]], None]
 
 
 @cache
@@ -36,7 +40,7 @@ def _has_encoder(ggml_type: int) -> bool:
         return False
     ffi = native().ffi
     status: int = encoder(ggml_type, ffi.new("float[1]"), 0, 1, ffi.NULL, ffi.new("uint8_t[1]"))
-    return status == 0
+    return status >= 0
 
 
 def encodable(fmt: Format) -> bool:
@@ -75,15 +79,9 @@ def encode(
     found = quants.get(fmt)
     n_cols = values.shape[-1]
     row_bytes = quants.row_bytes(found, n_cols)
-    if not encodable(found):
-        raise InvalidRequest(
-            f"the quant format {found.name} can be read but not made; choose another one", "fmt"
-        )
-    weights = None if importance is None else _weights(importance, n_cols)
+    encode_rows = row_encoder(found)
+    weights = None if importance is None else column_weights(importance, n_cols)
     rows = np.require(values, np.float32, ("C", "ALIGNED")).reshape(-1, n_cols)
-    top = max(rows.max(initial=0.0), -rows.min(initial=0.0))  # NaN where there is one
-    if not np.isfinite(top):
-        raise InvalidRequest(f"values hold an infinity or a NaN, which {found.name} cannot store", "values")
     shape = (*values.shape[:-1], row_bytes)
     if out is None:
         out = np.empty(shape, np.uint8)
@@ -91,23 +89,57 @@ def encode(
         raise InvalidRequest(
             f"out must be a C-contiguous uint8 array of shape {shape}, it is {out.dtype} {out.shape}", "out"
         )
-    if not _has_encoder(found.ggml_type):
-        with np.errstate(over="ignore"):  # told below
-            out[...] = quants.quantize(found, rows).reshape(shape)
-    else:
-        ffi, per_row = native().ffi, n_cols // found.block_size
-        _encoder()(
-            found.ggml_type, ffi.from_buffer("float[]", rows), len(rows) * per_row, per_row,
-            ffi.NULL if weights is None else ffi.from_buffer("float[]", weights),
-            ffi.from_buffer("uint8_t[]", out, require_writable=True),
-        )  # fmt: skip
-    if top > _F16_MAX:
-        _check_large(found, rows, out)
+    encode_rows(rows, weights, out.reshape(-1, row_bytes))
     return out
 
 
-def _check_large(fmt: QuantFormat, rows: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
-    """Refuse values that the scales of a format, mostly float16, could not take: they came out as infinite or as 0."""
+def row_encoder(fmt: Format) -> RowEncoder:
+    """What :func:`encode` does to rows that fit, looked up once: for many pieces of a matrix.
+
+    It raises InvalidRequest for values that the format cannot store, and looks at nothing else.
+
+    Raises:
+        InvalidRequest: the format cannot be made.
+        UnknownQuantFormat: no installed plugin knows the format.
+    """
+    found = quants.get(fmt)
+    if not encodable(found):
+        raise InvalidRequest(
+            f"the quant format {found.name} can be read but not made; choose another one", "fmt"
+        )
+    if not _has_encoder(found.ggml_type):
+
+        def simple(rows: NDArray[np.float32], _: NDArray[np.float32] | None, out: NDArray[np.uint8]) -> None:
+            top = max(rows.max(initial=0.0), -rows.min(initial=0.0))  # NaN where there is one
+            with np.errstate(over="ignore"):  # told below
+                out[...] = quants.quantize(found, rows)
+            if not top <= _F16_MAX:
+                _check(found, rows, out)
+
+        return simple
+
+    encoder, ffi, number, block_size = _encoder(), native().ffi, found.ggml_type, found.block_size
+
+    def searched(
+        rows: NDArray[np.float32], weights: NDArray[np.float32] | None, out: NDArray[np.uint8]
+    ) -> None:
+        per_row = rows.shape[1] // block_size
+        large = encoder(
+            number, ffi.from_buffer("float[]", rows), len(rows) * per_row, per_row,
+            ffi.NULL if weights is None else ffi.from_buffer("float[]", weights),
+            ffi.from_buffer("uint8_t[]", out, require_writable=True),
+        )  # fmt: skip
+        if large:
+            _check(found, rows, out)
+
+    return searched
+
+
+def _check(fmt: QuantFormat, rows: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
+    """Refuse values that are not finite, and those that the scales of a format, mostly float16, could not take: they
+    came out as infinite or as 0."""
+    if not np.isfinite(rows).all():
+        raise InvalidRequest(f"values hold an infinity or a NaN, which {fmt.name} cannot store", "values")
     with np.errstate(all="ignore"):
         back = np.abs(quants.dequantize(fmt, out.reshape(-1), rows.shape)).reshape(-1, fmt.block_size).max(1)
     large = np.abs(rows).reshape(-1, fmt.block_size).max(1)
@@ -118,7 +150,12 @@ def _check_large(fmt: QuantFormat, rows: NDArray[np.float32], out: NDArray[np.ui
         )
 
 
-def _weights(importance: NDArray[Any], n_cols: int) -> NDArray[np.float32]:
+def column_weights(importance: NDArray[Any], n_cols: int) -> NDArray[np.float32]:
+    """The importance of columns as encoders take it.
+
+    Raises:
+        InvalidRequest: it is not ``n_cols`` finite numbers from zero on.
+    """
     weights = np.ascontiguousarray(importance, np.float32)
     if weights.shape != (n_cols,):
         raise InvalidRequest(

@@ -1,10 +1,9 @@
-"""From one GGUF file to another with fewer bits; two tensors in memory at a time."""
+"""From one GGUF file to another with fewer bits; a piece of a tensor per thread in memory at a time."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,23 @@ from ggfw import quants
 from ggfw.errors import InvalidRequest
 from ggfw.gguf import GGUF, TensorInfo
 from ggfw.gguf.values import U32
-from ggfw.gguf.writer import Payload, typed_metadata, write_gguf
-from ggfw.quantize.encode import encodable, encode
+from ggfw.gguf.writer import Region, typed_metadata, write_in_place
+from ggfw.quantize.crew import Job, Scratch, run_jobs
+from ggfw.quantize.encode import column_weights, encodable, row_encoder
 from ggfw.quantize.importance import Importance
 from ggfw.quantize.recipes import Recipe, fitting, quantizable, recipe
 from ggfw.records import dataclass
 from ggfw.registry import default_registry
 
-#: Elements that one thread turns at a time: its floats stay near the processor's cache.
-_PIECE = 1 << 17
+#: Elements that one thread turns, and writes, at a time: few enough that what it makes is still near the processor's
+#: cache when it is written.
+_PIECE = 1 << 19
+
+#: Elements that are made floats of at a time where they are none.
+_FLOATS = 1 << 17
+
+#: Bytes of a tensor that stays as it is, copied at a time.
+_COPIED = 1 << 22
 
 _OUTPUT, _TABLE = "output.weight", "token_embd.weight"
 
@@ -67,8 +74,9 @@ def quantize_file(
         to: a name of :data:`ggfw.quantize.RECIPES`.
         importance: importance of columns.
         overrides: tensor name, or its role in all layers (``attn_v``), to a format.
-        threads: threads that encode.
-        progress: called before each tensor with its name, the elements done and all elements.
+        threads: threads that encode, the calling one among them.
+        progress: called before each tensor that changes with its name, the elements begun before it and all elements;
+            by any of the threads, one at a time.
 
     Raises:
         InvalidRequest: unknown recipe or format, a tensor with values that are not finite, an importance matrix of
@@ -79,31 +87,12 @@ def quantize_file(
     if target.exists() and os.path.samefile(source, target):
         raise InvalidRequest(f"{target} cannot be quantised onto itself; give another name", "target")
     forced = {name: _known(fmt) for name, fmt in (overrides or {}).items()}
-    with GGUF.open(source) as gguf, ThreadPoolExecutor(threads) as pool:
+    with GGUF.open(source) as gguf:
         tensors = list(gguf.tensors.values())
         formats, narrowed = _choose(tensors, wanted, forced)
-        total, done = sum(prod(t.shape) for t in tensors), 0
-        ahead = _Ahead([(t, fmt) for t in tensors if (fmt := formats[t.name]) is not None], importance, pool)
-        payloads: list[tuple[str, Payload]] = []
-        for tensor in tensors:
-            fmt = formats[tensor.name]
-            if fmt is None:
-                payloads.append((tensor.name, tensor))
-                continue
-
-            def load(tensor: TensorInfo = tensor, begun: int = done) -> NDArray[np.uint8]:
-                if progress is not None:
-                    progress(tensor.name, begun, total)
-                return ahead.take()
-
-            payloads.append((tensor.name, (load, tensor.shape, fmt)))
-            done += prod(tensor.shape)
-        try:
-            write_gguf(target, _metadata(gguf, wanted, importance), payloads)
-        finally:
-            pool.shutdown(cancel_futures=True)  # what was begun needs the file
-        if progress is not None:
-            progress("", total, total)
+        laid_out = [(t.name, t.shape, formats[t.name] or t.ggml_type) for t in tensors]
+        with write_in_place(target, _metadata(gguf, wanted, importance), laid_out) as region:
+            run_jobs(_jobs(tensors, formats, importance, region, progress or _silent), threads)
         types = {t.name: quants.get(t.ggml_type).name for t in tensors if formats[t.name] is None}
         after = {name: types.get(name) or str(fmt) for name, fmt in formats.items()}
         sizes = (
@@ -145,66 +134,76 @@ def _known(name: str) -> str:
     return found.name
 
 
-class _Ahead:
-    """The bytes of tensors in their new formats, one after the other: while one is written, the next is encoded."""
-
-    def __init__(
-        self, tensors: Iterable[tuple[TensorInfo, str]], importance: Importance | None, pool: Executor
-    ) -> None:
-        self._waiting = iter(tensors)
-        self._importance = importance
-        self._pool = pool
-        self._begun = self._begin()
-
-    def take(self) -> NDArray[np.uint8]:
-        """The bytes of the next tensor; the one after it is begun."""
-        begun = self._begun
-        assert begun is not None, "as many are taken as there are"
-        name, out, pieces = begun
-        self._begun = self._begin()
-        try:
-            for piece in pieces:
-                piece.result()
-        except InvalidRequest as exc:
-            raise InvalidRequest(f"tensor {name!r}: {exc}", exc.param) from exc
-        return out.reshape(-1)
-
-    def _begin(self) -> tuple[str, NDArray[np.uint8], list[Future[None]]] | None:
-        tensor, fmt = next(self._waiting, (None, ""))
-        if tensor is None:
-            return None
-        out, piece, spans = _pieces(tensor, fmt, self._importance)
-        return tensor.name, out, [self._pool.submit(piece, *span) for span in spans]
+def _silent(name: str, done: int, total: int) -> None:
+    """Progress that nobody looks at."""
 
 
-def _pieces(
-    tensor: TensorInfo, fmt: str, importance: Importance | None
-) -> tuple[NDArray[np.uint8], Callable[[int, int], None], list[tuple[int, int]]]:
-    """The rows of a tensor in another format, not yet filled; what fills a span of them; and the spans."""
+def _jobs(
+    tensors: list[TensorInfo],
+    formats: dict[str, str | None],
+    importance: Importance | None,
+    region: Region,
+    progress: Callable[[str, int, int], None],
+) -> Iterator[Job]:
+    """Every piece of every tensor, to be made and written."""
+    total, done = sum(prod(t.shape) for t in tensors), 0
+    for tensor in tensors:
+        fmt = formats[tensor.name]
+        if fmt is None:
+            yield from _copies(tensor, region)
+        else:
+            progress(tensor.name, done, total)
+            yield from _pieces(tensor, fmt, importance, region)
+        done += prod(tensor.shape)
+    progress("", total, total)
+
+
+def _copies(tensor: TensorInfo, region: Region) -> Iterator[Job]:
+    """The bytes of a tensor as they are."""
+
+    def copy(begin: int) -> Job:
+        return lambda _: region.write(tensor.name, begin, tensor.data[begin : begin + _COPIED])
+
+    return (copy(begin) for begin in range(0, tensor.n_bytes, _COPIED))
+
+
+def _pieces(tensor: TensorInfo, fmt: str, importance: Importance | None, region: Region) -> Iterator[Job]:
+    """The rows of a tensor in another format; no piece has rows of two matrices."""
     n_cols, rows_each = tensor.shape[-1], tensor.shape[-2]
     n_rows = prod(tensor.shape[:-1])
-    source = tensor.data.reshape(n_rows, -1)
-    out = np.empty((n_rows, quants.row_bytes(fmt, n_cols)), np.uint8)
+    if not n_rows or not n_cols:
+        return
+    source, row_bytes = tensor.data.reshape(n_rows, -1), quants.row_bytes(fmt, n_cols)
+    encode_rows, stored = row_encoder(fmt), quants.get(tensor.ggml_type)
     plain = quants.get(fmt).block_size == 1
     columns = None if plain or importance is None else importance.of(tensor.name, tensor.shape)
-    step = max(1, min(rows_each, _PIECE // n_cols))
-    is_float = quants.get(tensor.ggml_type).name == "F32"
+    is_float = stored.name == "F32"
+    step = max(1, (n_rows if is_float else _FLOATS // n_cols))
 
-    def piece(begin: int, end: int) -> None:
-        if is_float:  # where it lies in the file, without a copy
-            values: NDArray[Any] = source[begin:end].view("<f4")
-        else:
-            flat = source[begin:end].reshape(-1)
-            values = quants.dequantize(tensor.ggml_type, flat, (end - begin, n_cols))
-        weights = columns if columns is None or columns.ndim == 1 else columns[begin // rows_each]
-        encode(fmt, values, weights, out[begin:end])
+    def piece(begin: int, end: int, weights: NDArray[np.float32] | None, scratch: Scratch) -> None:
+        out = scratch.bytes((end - begin) * row_bytes).reshape(-1, row_bytes)
+        for at in range(begin, end, step):
+            some = source[at : min(at + step, end)]
+            if is_float:  # where they lie in the file, without a copy
+                floats = np.require(some.view("<f4"), np.float32, ("C", "ALIGNED"))
+            else:
+                floats = quants.dequantize(stored, some.reshape(-1), (len(some), n_cols))
+            try:
+                encode_rows(floats, weights, out[at - begin : at - begin + len(some)])
+            except InvalidRequest as exc:
+                raise InvalidRequest(f"tensor {tensor.name!r}: {exc}", exc.param) from exc
+        region.write(tensor.name, begin * row_bytes, out)
 
-    spans = [
-        (begin, min(begin + step, matrix + rows_each))
-        for matrix in range(0, n_rows, rows_each)
-        for begin in range(matrix, matrix + rows_each, step)
-    ]
-    return out, piece, spans
+    def job(begin: int, end: int, weights: NDArray[np.float32] | None) -> Job:
+        return lambda scratch: piece(begin, end, weights, scratch)
+
+    rows_at_once = max(1, _PIECE // n_cols)
+    for first in range(0, n_rows, rows_each):
+        weights = None if columns is None else columns if columns.ndim == 1 else columns[first // rows_each]
+        if weights is not None:
+            weights = column_weights(weights, n_cols)
+        for begin in range(first, first + rows_each, rows_at_once):
+            yield job(begin, min(begin + rows_at_once, first + rows_each), weights)
 
 
 def _metadata(gguf: GGUF, wanted: Recipe, importance: Importance | None) -> dict[str, Any]:

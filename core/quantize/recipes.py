@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import field
-from difflib import get_close_matches
 
 from ggfw.errors import InvalidRequest
 from ggfw.gguf import TensorInfo
@@ -118,6 +117,8 @@ def recipe(name: str) -> Recipe:
     wanted = name.upper().replace("-", "_")
     found = RECIPES.get(wanted) or RECIPES.get(f"{wanted}_M")
     if found is None:
+        from difflib import get_close_matches  # here, because only mistakes need it
+
         near = get_close_matches(wanted, RECIPES, n=2)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(RECIPES)}"
         raise InvalidRequest(f"there is no recipe {name!r} for quantising; {hint}", "type")

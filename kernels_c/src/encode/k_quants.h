@@ -36,7 +36,7 @@ static void round_affine(group *g, int n, const affine *a, float high) {
     round_group(g, n, d, vf_sub(vf_zero(), m), 0.0f, high);
 }
 
-static void encode_q2_k(const source *s, uint8_t *out) { /* 16 scale bytes, 64 of planes, d, dmin */
+static void encode_q2_k(source *s, uint8_t *out) { /* 16 scale bytes, 64 of planes, d, dmin */
     group g;
     affine a;
     for (int64_t first = 0; first < s->n_blocks; first += LANES, out += 84) {
@@ -51,7 +51,7 @@ static void encode_q2_k(const source *s, uint8_t *out) { /* 16 scale bytes, 64 o
 }
 
 /* Q4_K and Q5_K: d, dmin, 12 bytes of scales, [32 of fifth bits,] 128 of nibbles. */
-static void encode_q45_k(const source *s, int fifth, uint8_t *out) {
+static void encode_q45_k(source *s, int fifth, uint8_t *out) {
     float high = fifth ? 31.0f : 15.0f;
     group g;
     affine a;
@@ -79,7 +79,7 @@ static void encode_q45_k(const source *s, int fifth, uint8_t *out) {
     }
 }
 
-static void encode_q3_k(const source *s, uint8_t *out) { /* 32 bytes of high bits, 64 of planes, 12 of scales, d */
+static void encode_q3_k(source *s, uint8_t *out) { /* 32 bytes of high bits, 64 of planes, 12 of scales, d */
     static const signed_form form = {.low = -4, .high = 3, .scale_low = -32, .scale_high = 31};
     group g;
     float own[LANES], scale[LANES];
@@ -100,7 +100,7 @@ static void encode_q3_k(const source *s, uint8_t *out) { /* 32 bytes of high bit
     }
 }
 
-static void encode_q6_k(const source *s, uint8_t *out) { /* 128 bytes of nibbles, 64 of planes, 16 scales, d */
+static void encode_q6_k(source *s, uint8_t *out) { /* 128 bytes of nibbles, 64 of planes, 16 scales, d */
     static const signed_form form = {.low = -32, .high = 31, .scale_low = -128, .scale_high = 127};
     group g;
     float own[LANES], scale[LANES];
@@ -118,7 +118,7 @@ static void encode_q6_k(const source *s, uint8_t *out) { /* 128 bytes of nibbles
     }
 }
 
-static void encode_iq4_xs(const source *s, uint8_t *out) { /* d, high bits of scales, low bits, 128 of nibbles */
+static void encode_iq4_xs(source *s, uint8_t *out) { /* d, high bits of scales, low bits, 128 of nibbles */
     static const signed_form form = {.levels = 1, .scale_low = -32, .scale_high = 31};
     group g;
     float own[LANES], scale[LANES];

@@ -10,15 +10,21 @@ typedef struct group {
     uint8_t q[LANES * MAX_BLOCK]; /* block after block, without gaps */
 } group;
 
-/* What is encoded: where block b of n elements starts, and its columns' importance. */
+/* What is encoded: where block b of n elements starts, its columns' importance, and whether values were met that the
+ * scales may not reach (see LARGE). */
 typedef struct source {
     const float *x, *importance; /* importance may be NULL */
     int64_t n_blocks, blocks_per_row;
+    int large;
 } source;
+
+/* A quarter of the largest float16: scales and offsets of smaller values stay finite, whatever the search makes. */
+#define LARGE 16376.0f
+#define HALF_MAX 65504.0f
 
 /* Load 16 blocks of n elements from block `first` on; lanes past the end are zero. `share`: neighbouring blocks whose
  * common root mean square sets the floor of the weights: without it a block's small elements would count for nothing. */
-static void load_group(group *g, const source *s, int64_t first, int n, int share) {
+static void load_group(group *g, source *s, int64_t first, int n, int share) {
     float padded[LANES * MAX_BLOCK], square[LANES], mean[LANES], root[LANES];
     const float *from = s->x + first * n;
     if (first + LANES > s->n_blocks) {
@@ -32,6 +38,8 @@ static void load_group(group *g, const source *s, int64_t first, int n, int shar
     }
     vf squares = vf_zero();
     for (int i = 0; i < n; i++) squares = vf_fma(g->x[i], g->x[i], squares);
+    vf unlike = vf_select(vf_less(squares, vf_set(LARGE * LARGE)), vf_zero(), vf_set(1.0f)); /* 1 also for NaN */
+    s->large |= vf_sum(unlike) > 0.0f;
     vf_store(square, squares);
     for (int lane = 0; lane < LANES; lane++) {
         float sum = 0.0f;

@@ -18,7 +18,7 @@ VF_INLINE void put_fifth(uint8_t *restrict to, const uint8_t *restrict q) {
 }
 
 /* Q4_0 and Q5_0 (high = 7 or 15): scale, [fifth bits,] nibbles. */
-VF_INLINE void encode_scaled(const source *s, float high, uint8_t *out) {
+VF_INLINE void encode_scaled(source *s, float high, uint8_t *out) {
     int fifth = high > 7.5f, size = fifth ? 22 : 18;
     float low = -high - 1.0f;
     group g;
@@ -34,14 +34,23 @@ VF_INLINE void encode_scaled(const source *s, float high, uint8_t *out) {
     }
 }
 
+/* The fitted offset may lie below the smallest value, and leave float16 where that one does not. */
+VF_INLINE vf bounded_offset(const group *g, vf offset) {
+    vf low = g->x[0];
+    for (int i = 1; i < 32; i++) low = vf_min(low, g->x[i]);
+    vm fits = vf_less(vf_abs(low), vf_set(HALF_MAX + 1.0f));
+    return vf_select(fits, vf_clamp(offset, -HALF_MAX, HALF_MAX), offset);
+}
+
 /* Q4_1 and Q5_1 (high = 15 or 31): scale, offset, [fifth bits,] nibbles. */
-static void encode_offset(const source *s, float high, uint8_t *out) {
+static void encode_offset(source *s, float high, uint8_t *out) {
     int fifth = high > 15.5f, size = fifth ? 24 : 20;
     group g;
     for (int64_t first = 0; first < s->n_blocks; first += LANES) {
         load_group(&g, s, first, 32, 1);
         vf scale, offset;
         search_affine(32, g.x, g.w, high, 0, &scale, &offset);
+        offset = bounded_offset(&g, offset);
         vf d = put_halves(out + first * size, size, s->n_blocks - first, scale);
         vf m = put_halves(out + first * size + 2, size, s->n_blocks - first, offset);
         round_group(&g, 32, d, m, 0.0f, high);
@@ -54,13 +63,18 @@ static void encode_offset(const source *s, float high, uint8_t *out) {
 }
 
 /* Q8_0: scale, 32 int8. With 255 levels nothing is gained by a search. */
-static void encode_q8_0(const source *s, uint8_t *out) {
+static void encode_q8_0(source *s, uint8_t *out) {
+    vf strange = vf_zero(); /* NaN as soon as a value is none or infinite: the largest would not show the former */
     for (int64_t first = 0; first < s->n_blocks; first += LANES) {
         float top[LANES] = {0}, inverse[LANES];
         int64_t count = s->n_blocks - first < LANES ? s->n_blocks - first : LANES;
         const float *x = s->x + first * 32;
-        for (int64_t b = 0; b < count; b++)
-            top[b] = vf_largest(vf_max(vf_abs(vf_load(x + b * 32)), vf_abs(vf_load(x + b * 32 + LANES))));
+        for (int64_t b = 0; b < count; b++) {
+            vf left = vf_load(x + b * 32), right = vf_load(x + b * 32 + LANES);
+            top[b] = vf_largest(vf_max(vf_abs(left), vf_abs(right)));
+            s->large |= !(top[b] < LARGE);
+            strange = vf_fma(left, vf_zero(), vf_fma(right, vf_zero(), strange));
+        }
         uint8_t *to = out + first * 34;
         vf d = put_halves(to, 34, count, vf_div(vf_load(top), vf_set(127.0f)));
         vf_store(inverse, vf_inverse(d));
@@ -70,10 +84,11 @@ static void encode_q8_0(const source *s, uint8_t *out) {
                 put_bytes(to + b * 34 + 2 + i, vf_clamp(vf_round(q), -127.0f, 127.0f));
             }
     }
+    s->large |= !(vf_sum(strange) == 0.0f);
 }
 
 /* IQ4_NL: scale, nibbles that number the levels. */
-static void encode_iq4_nl(const source *s, uint8_t *out) {
+static void encode_iq4_nl(source *s, uint8_t *out) {
     group g;
     for (int64_t first = 0; first < s->n_blocks; first += LANES) {
         load_group(&g, s, first, 32, 1);
