@@ -9,8 +9,10 @@ from __future__ import annotations
 
 #: Rows that a step with decode rows takes of prompts at least, so that they get on however slow the machine is.
 LEAST_ROWS = 8
-#: What a step takes is a multiple of it: products take rows in tiles of four or more.
+#: What a step takes is a multiple of it: products take rows in tiles of four or more, those of matrix units of sixteen.
 TILE = 4
+#: The same of a step that takes so many rows or more, of which a tile is a small part.
+MANY_ROWS, WIDE_TILE = 128, 16
 _FORGET_DECODE = 0.2
 _FORGET_ROW = 0.4
 _FEWEST = 4  # prompt rows from which on a step says something about their time
@@ -80,7 +82,8 @@ class StepTimes:
         row = self._row(depth)
         if not row:
             return LEAST_ROWS
-        tiles = round(self.budget / row / TILE)
         # Never more than twice the last: what a row costs is known for chunks of about that size.
-        self._last = max(LEAST_ROWS, min(tiles * TILE, 2 * self._last))
+        fitting = min(self.budget / row, 2.0 * self._last)
+        tile = WIDE_TILE if fitting >= MANY_ROWS else TILE
+        self._last = max(LEAST_ROWS, round(fitting / tile) * tile)
         return self._last

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ggfw.step_times import LEAST_ROWS, StepTimes
+from ggfw.step_times import LEAST_ROWS, MANY_ROWS, TILE, WIDE_TILE, StepTimes
 
 BUDGET = 50.0
 
@@ -96,3 +96,4 @@ def test_what_is_unknown_or_slow_gets_on_all_the_same() -> None:
         times.observe(4, sizes[-1], 5 + 0.01 * sizes[-1], 0)
     assert all(b <= 2 * a for a, b in zip(sizes, sizes[1:], strict=False)), "it is felt for, not leapt to"
     assert sizes[-1] > 1000
+    assert all(n % (WIDE_TILE if n > MANY_ROWS else TILE) == 0 for n in sizes)
