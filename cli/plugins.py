@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +135,8 @@ def check_verb(name: str, as_json: bool) -> int:
         if row.state == "available":
             state, reason = "skipped", row.reason
         elif descriptor is None:
-            state, reason = "failed", f"{row.state}: {row.reason}"
+            state, reason = "failed", f"{row.stage or row.state}: {row.reason}"
+            rules = [{"rule": row.stage or row.state, "state": "failed", "reason": row.reason}]
         else:
             rules = _check(descriptor)
             broken = [f"{rule['rule']}: {rule['reason']}" for rule in rules if rule["state"] == "failed"]
@@ -160,10 +162,16 @@ def _lines(results: list[dict[str, Any]]) -> list[list[str]]:
     lines: list[list[str]] = []
     for result in results:
         rules = result["rules"]
+        if len(rules) == 1:  # it did not come so far as to be checked: that is all there is to say
+            lines.append([result["kind"], result["name"], *rules[0].values()])
+            continue
         good = sum(rule["state"] == "ok" for rule in rules)
         reason = result["reason"] if not rules else f"{good} of {len(rules)} rules hold"
         lines.append([result["kind"], result["name"], "", result["state"], reason])
-        lines += [["", "", r["rule"], r["state"], r["reason"]] for r in rules if r["state"] != "ok"]
+        for why, group in groupby((r for r in rules if r["state"] != "ok"), lambda r: r["reason"]):
+            alike = list(group)  # as those that rest on one that is broken
+            names = alike[0]["rule"] + (f" … {alike[-1]['rule']}" if len(alike) > 1 else "")
+            lines.append(["", "", names, alike[0]["state"], why])
     return lines
 
 

@@ -6,12 +6,12 @@ import os
 from math import isfinite
 from operator import index
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from ggfw.errors import InvalidRequest, brief
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: Positions, rows and token ids are 32-bit in the native batch.
 MOST = 2**31 - 1
@@ -126,6 +126,8 @@ def floats(name: str, value: Any, kind: Any) -> NDArray[Any]:
     Raises:
         InvalidRequest: something else; ``param`` is ``name``.
     """
+    import numpy as np  # here, because plugins are looked for without it
+
     try:
         found = np.asarray(value)
         if found.dtype.kind in "fiu" or found.dtype.name == "bfloat16":

@@ -99,7 +99,8 @@ class ArchitectureSpec(Descriptor):
     def problems(self) -> list[str]:
         found = super().problems() + _target_problems("load", self.load)
         names = self.gguf_names
-        if isinstance(names, str) or not names or not all(isinstance(n, str) and n for n in names):
+        good = isinstance(names, Sequence) and not isinstance(names, str | bytes)
+        if not good or not names or not all(isinstance(n, str) and n for n in names):
             found.append("gguf_names must be a non-empty sequence of strings")
         if self.match is not None and not callable(self.match):
             found.append(f"match is {self.match!r}; expected a callable")
@@ -168,6 +169,12 @@ class KernelBackend(Descriptor):
             super().problems()
             + _target_problems("probe", self.probe)
             + _target_problems("library", self.library)
+            + [
+                problem
+                for what in ("executor", "bindings", "missing")
+                if getattr(self, what) is not None
+                for problem in _target_problems(what, getattr(self, what))
+            ]
             + ([] if isinstance(self.abi, int) else [f"abi is {self.abi!r}; expected an integer"])
         )
 
@@ -213,6 +220,9 @@ class Skill(Descriptor):
         found = super().problems() + _target_problems("load", self.load)
         if not isinstance(self.description, str) or not self.description:
             found.append(f"description is {self.description!r}; expected text")
+        tools = self.tools
+        if not isinstance(tools, Sequence) or not all(isinstance(tool, Mapping) for tool in tools):
+            found.append(f"tools is {tools!r}; expected a sequence of definitions")
         return found
 
 

@@ -24,7 +24,7 @@ import pluggy
 from ggfw import hookspecs
 from ggfw.descriptors import KINDS, Descriptor
 from ggfw.entry_points import Door, installed
-from ggfw.errors import kind_and_text
+from ggfw.errors import with_place
 from ggfw.hookspecs import GROUP, PLUGIN_API
 from ggfw.records import dataclass
 
@@ -341,7 +341,7 @@ def describe(exc: BaseException) -> str:
         lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
         # pluggy's texts name the plugin first and the complaint last; ours are one line.
         return lines[-1] if lines else "it does not fit the hook specification"
-    return kind_and_text(exc)
+    return with_place(exc)
 
 
 def _door(entry_point: EntryPoint | Door) -> Door:

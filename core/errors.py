@@ -30,7 +30,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 
 
 def brief(value: object, most: int = 80) -> str:
@@ -56,6 +59,17 @@ def kind_and_text(error: BaseException) -> str:
     """An error of somebody else's in one line, ``Type: message``."""
     text = said(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def with_place(error: BaseException) -> str:
+    """:func:`kind_and_text`, and the line of somebody else's code in which it arose, if it is known."""
+    place, frame = "", error.__traceback__
+    while frame is not None:
+        file = frame.tb_frame.f_code.co_filename
+        if not file.startswith((_FOLDER, "<")) and f"{os.sep}importlib{os.sep}" not in file:
+            place = f" ({os.path.basename(file)} line {frame.tb_lineno})"
+        frame = frame.tb_next
+    return f"{kind_and_text(error)}{place}"
 
 
 class GgfwError(Exception):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ggfw.arguments import as_integer
 from ggfw.descriptors import (
     KINDS,
     ArchitectureSpec,
@@ -224,7 +225,7 @@ class Registry:
                 return self._scores[backend]
         offer = self._offers["kernel_backends"][backend]
         try:
-            score = int(resolve(offer.descriptor.probe)())
+            score = _score(resolve(offer.descriptor.probe)())
         except KeyboardInterrupt:
             raise
         except BaseException as exc:  # SystemExit, too: a plugin must not end the process that asks it
@@ -279,7 +280,7 @@ class Registry:
             if offer.descriptor.match is None:
                 continue
             try:
-                score = int(offer.descriptor.match(metadata))
+                score = _score(offer.descriptor.match(metadata))
             except KeyboardInterrupt:
                 raise
             except BaseException as exc:
@@ -297,6 +298,14 @@ class Registry:
 
 def _key(offer: Offer) -> tuple[str, str, str]:
     return offer.kind, offer.descriptor.name, offer.origin.plugin
+
+
+def _score(value: Any) -> int:
+    """What a probe or a match answers."""
+    score = as_integer(value)
+    if score is None:
+        raise PluginError(f"it gives {brief(value)}; a whole number was expected, 0 for none")
+    return score
 
 
 def _why_not_here(backend: KernelBackend) -> str:

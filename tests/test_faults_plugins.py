@@ -122,6 +122,9 @@ BAD = {
     "ABI of a backend": ("kernel_backends", KernelBackend(name="b", probe=raises, library=raises, abi="x")),  # type: ignore[arg-type]
     "match of a dialect": ("chat_dialects", ChatDialect(name="d", match=3, load=raises)),  # type: ignore[arg-type]
     "names of an architecture": ("architectures", ArchitectureSpec(name="a", gguf_names=[3], load=raises)),  # type: ignore[list-item]
+    "names in a generator": ("architectures", ArchitectureSpec(name="a", gguf_names=(n for n in "a"), load=raises)),  # type: ignore[arg-type]
+    "executor of a backend": ("kernel_backends", KernelBackend(name="b", probe=raises, library=raises, executor=3)),  # type: ignore[arg-type]
+    "tools of a skill": ("skills", Skill(name="s", description="d", load=raises, tools=5)),  # type: ignore[arg-type]
     "no descriptor": ("model_sources", 3),
     "load of a source": ("model_sources", ModelSource(name="x", load=3)),  # type: ignore[arg-type]
 }  # fmt: skip
@@ -245,6 +248,12 @@ def test_a_source_that_fails_is_an_error_that_names_it(where: str, bad: Any, tmp
     registry = registry_with(ModelSource(name="zz", load=load))
     with pytest.raises(SourceError, match="zz"):
         fetch_reference("zz:model", tmp_path, registry)
+
+
+def test_a_probe_that_gives_nonsense_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = KernelBackend(name="zz", probe=lambda: 2.5, library=lambda: "")  # type: ignore[arg-type, return-value]
+    (row,) = [r for r in registry_of(monkeypatch, "kernel_backends", backend).rows() if r.name == "zz"]
+    assert row.state == "failed" and "it gives 2.5; a whole number was expected" in row.reason
 
 
 @pytest.mark.parametrize("bad", [raises, leaves])

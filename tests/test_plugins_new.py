@@ -102,3 +102,40 @@ def test_it_installs(kind: str, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(site)}
     ran = subprocess.run(own, capture_output=True, text=True, env=env, cwd=site)
     assert ran.returncode == 0, ran.stdout
+
+
+BROKEN: dict[str, tuple[str, list[str]]] = {
+    "import": (
+        "raise RuntimeError('mine')\n",
+        ["import", "RuntimeError: mine (ggfw_skill_my_first.py line 1)"],
+    ),
+    "leaves": ("raise SystemExit(0)\n", ["import", "SystemExit: 0"]),
+    "api": ("GGFW_PLUGIN_API = 7\n", ["validate", "plugin API 7"]),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_one_that_is_broken_is_told_which_rule_and_why(how: str, tmp_path: Path) -> None:
+    package = write("skill", "my-first", tmp_path)
+    env = beside(package, tmp_path)
+    module = package / "ggfw_skill_my_first.py"
+    code, expected = BROKEN[how]
+    text = module.read_text()
+    module.write_text(text.replace("GGFW_PLUGIN_API = 1\n", code) if how == "api" else code + text)
+    said = ggfw("plugins", "check", "my-first", "--json", env=env)
+    (row,) = json.loads(said.stdout)
+    (rule,) = row["rules"]
+    assert said.returncode == 1 and not said.stderr
+    assert rule["rule"] == expected[0] and expected[1] in rule["reason"], rule
+    assert row["reason"].startswith(expected[0])
+
+
+def test_rules_that_rest_on_a_broken_one_are_one_line(tmp_path: Path) -> None:
+    package = write("skill", "my-first", tmp_path)
+    env = beside(package, tmp_path)
+    module = package / "ggfw_skill_my_first.py"
+    module.write_text(module.read_text().replace("lambda: BODY", "lambda: 1 / 0"))
+    said = ggfw("plugins", "check", "my-first", env=env)
+    shown = " ".join(said.stdout.split())
+    assert said.returncode == 1 and "division by zero (ggfw_skill_my_first.py line" in shown
+    assert shown.count("the rule load was not met") == 1 and "body … tools" in shown, shown

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ggfw.descriptors import Descriptor, resolve
-from ggfw.errors import kind_and_text, said
+from ggfw.errors import said, with_place
 from ggfw.records import dataclass
 
 __all__ = ["Checks", "Finding", "NotApplicable", "failures"]
@@ -98,7 +98,7 @@ def _apply(rule: str, check: Any) -> Finding:
     except KeyboardInterrupt:
         raise
     except BaseException as exc:  # a plugin may raise anything; that is a finding too
-        return Finding(rule, "failed", kind_and_text(exc))
+        return Finding(rule, "failed", with_place(exc))
     return Finding(rule, "ok")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ggfw.descriptors import SamplerStage, resolve
-from ggfw.errors import InvalidRequest
+from ggfw.errors import InvalidRequest, brief
 from ggfw.sampling import Candidates, Params, Pcg, Sampler, StageContext
 from ggfw.sampling.edits import Window
 from ggfw.testing.checks import Checks, NotApplicable
@@ -35,7 +35,7 @@ class SamplerStageChecks(Checks[SamplerStage]):
         "reproducible",
         "draws",
     )
-    gates = frozenset({"descriptor", "load", "on"})
+    gates = frozenset({"descriptor", "load", "on", "place"})
 
     def load(self) -> None:
         """``load`` can be imported and called."""
@@ -62,11 +62,11 @@ class SamplerStageChecks(Checks[SamplerStage]):
     def place(self) -> None:
         """The stage has the descriptor's name and order, and ``limit``, and either ``apply`` or ``edit``."""
         stage = self._make()
+        filters, edits = (callable(getattr(stage, name, None)) for name in ("apply", "edit"))
+        assert filters != edits, f"load gives {brief(stage)}; a stage has either apply or edit"
         for name in ("name", "order"):
             said, wanted = getattr(stage, name, None), getattr(self.item, name)
             assert said == wanted, f"the stage says {name} {said!r}, the descriptor {wanted!r}"
-        filters, edits = hasattr(stage, "apply"), hasattr(stage, "edit")
-        assert filters != edits, "a stage has either apply or edit"
         if filters:
             assert hasattr(stage, "limit"), "a stage with apply needs limit (None: all candidates)"
             assert stage.limit is None or stage.limit >= 1, (
