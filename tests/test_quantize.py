@@ -241,6 +241,30 @@ def test_a_file_gets_the_formats_of_its_recipe(wide: Path, tmp_path: Path) -> No
             assert np.sqrt(((x - y) ** 2).mean()) < 0.05
 
 
+def test_formats_for_what_is_no_matrix_are_refused(wide: Path, tmp_path: Path) -> None:
+    for name, said in (
+        ("attn_norm", "'blk.0.attn_norm.weight' is no matrix"),
+        ("attn_vv", "no tensor is called 'attn_vv'"),
+    ):
+        with pytest.raises(InvalidRequest, match=said):
+            quantize_file(wide, tmp_path / "q.gguf", "Q4_0", overrides={"attn_v": "Q8_0", name: "Q8_0"})
+    assert [p.name for p in tmp_path.iterdir()] == ["wide.gguf"]
+
+
+def test_names_may_look_like_layers(tmp_path: Path) -> None:
+    source, x = tmp_path / "s.gguf", np.ones((2, 32), np.float32)
+    names = [
+        "blk.x.attn_q.weight",
+        "blk.",
+        "blk.99999999999999999999.attn_q.weight",
+        "blk.1attn.weight",
+        "blk.\u0663.a.weight",
+    ]
+    write_gguf(source, {"general.architecture": "llama"}, [(name, x) for name in names])
+    made = quantize_file(source, tmp_path / "q.gguf", "Q4_0")
+    assert made.formats == {name: "F32" if name == "blk." else "Q4_0" for name in names}
+
+
 def test_threads_do_not_change_the_file(wide: Path, tmp_path: Path) -> None:
     files = [
         quantize_file(wide, tmp_path / f"{n}.gguf", "Q3_K_M", threads=n).path.read_bytes() for n in (1, 3)

@@ -19,7 +19,7 @@ from ggfw.gguf.writer import Region, typed_metadata, write_in_place
 from ggfw.quantize.crew import Job, Scratch, run_jobs
 from ggfw.quantize.encode import column_weights, encodable, row_encoder
 from ggfw.quantize.importance import Importance
-from ggfw.quantize.recipes import Recipe, fitting, quantizable, recipe
+from ggfw.quantize.recipes import Recipe, fitting, layer_of, quantizable, recipe
 from ggfw.records import dataclass
 from ggfw.registry import default_registry
 
@@ -79,8 +79,8 @@ def quantize_file(
             by any of the threads, one at a time.
 
     Raises:
-        InvalidRequest: unknown recipe or format, a tensor with values that are not finite, an importance matrix of
-            another model, or source and target are the same file.
+        InvalidRequest: unknown recipe or format, an override of no matrix, a tensor with values that are not finite or
+            too large for their format, an importance matrix of another model, or source and target are the same file.
         GGUFError: the source is damaged.
     """
     source, target, wanted = Path(source), Path(target), recipe(to)
@@ -106,14 +106,21 @@ def _choose(
 ) -> tuple[dict[str, str | None], list[str]]:
     """Format of every tensor (None: stays as it is), and the names of those that got a narrower block."""
     names = {t.name for t in tensors}
-    n_layer = 1 + max((int(n.split(".")[1]) for n in names if n.startswith("blk.")), default=-1)
+    n_layer = 1 + max((n for n in map(layer_of, names) if n is not None), default=-1)
     output = _OUTPUT if _OUTPUT in names else _TABLE
     blocks = {f.name: f.block_size for f in default_registry().quant_formats.values()}
     formats: dict[str, str | None] = {}
     narrowed: list[str] = []
+    unused = set(forced)
     for tensor in tensors:
         role = tensor.name.removesuffix(".weight").rpartition(".")[2]
         fmt = forced.get(tensor.name) or forced.get(role)
+        unused -= {tensor.name, role}
+        if fmt is not None and len(tensor.shape) < 2:
+            raise InvalidRequest(
+                f"tensor {tensor.name!r} is no matrix and stays as it is; give formats to matrices only",
+                "tensor_type",
+            )
         if fmt is None and quantizable(tensor):
             fmt = wanted.format_of(tensor.name, n_layer, is_output=tensor.name == output)
         if fmt is not None:
@@ -122,6 +129,11 @@ def _choose(
                 narrowed.append(tensor.name)
             fmt = None if narrow == quants.get(tensor.ggml_type).name else narrow
         formats[tensor.name] = fmt
+    if unused:
+        raise InvalidRequest(
+            f"no tensor is called {min(unused)!r} or has that role; `ggfw show MODEL --tensors` lists them",
+            "tensor_type",
+        )
     return formats, narrowed
 
 

@@ -22,7 +22,7 @@ _NARROW = {
 _KEPT = re.compile(
     r"_norm|ffn_gate_inp|altup|laurel|per_layer_model_proj|position_embd|token_types|ssm_conv1d|shortconv\.conv|attn_rel_b"
 )
-_LAYER = re.compile(r"blk\.(\d+)\.")
+_LAYER = re.compile(r"blk\.(\d{1,9})\.", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +123,12 @@ def recipe(name: str) -> Recipe:
         hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(RECIPES)}"
         raise InvalidRequest(f"there is no recipe {name!r} for quantising; {hint}", "type")
     return found
+
+
+def layer_of(name: str) -> int | None:
+    """Number of the layer that a tensor belongs to; None where its name has none."""
+    found = _LAYER.match(name)
+    return None if found is None else int(found[1])
 
 
 def quantizable(tensor: TensorInfo) -> bool:
