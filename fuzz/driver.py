@@ -6,6 +6,7 @@ so that a hang is seen from outside.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import hashlib
 import json
@@ -15,6 +16,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -69,8 +71,18 @@ def fuzz(name: str, seconds: float, *, seed: int, engine: str, findings: Path) -
             ]  # fmt: skip
             log = folder / ".log"
             with log.open("wb") as output:
-                child = subprocess.Popen(command, stdout=output, stderr=output)
-                why, sizes = _watch(child, memory, left)
+                temporary = folder / ".tmp"
+                temporary.mkdir(exist_ok=True)
+                child = subprocess.Popen(
+                    command, stdout=output, stderr=output, start_new_session=True,
+                    env={**os.environ, "TMPDIR": str(temporary.resolve())},
+                )  # fmt: skip
+                try:
+                    why, sizes = _watch(child, memory, left)
+                finally:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(child.pid, signal.SIGKILL)  # with what it has started and could not end
+                    shutil.rmtree(temporary, ignore_errors=True)
             executions += _field(memory, 0)
             grown = max(grown, (_field(memory, 3) - _field(memory, 2)) >> 20)
             allowed = _field(memory, 4) or allowed
@@ -216,7 +228,8 @@ def inside(name: str, seconds: float, *, seed: int, engine: str, findings: Path)
         corpus.mkdir(exist_ok=True)
         for data in runner.target.seeds:
             (corpus / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
-        options = [f"-max_total_time={int(seconds) + 1}", f"-seed={seed + 1}", f"-max_len={LONGEST}"]
+        end = time.monotonic() + seconds
+        options = [f"-max_total_time={int(seconds) + 60}", f"-seed={seed + 1}", f"-max_len={LONGEST}"]
         options.append(f"-artifact_prefix={findings / name}/.")
         guarded = False
 
@@ -226,6 +239,9 @@ def inside(name: str, seconds: float, *, seed: int, engine: str, findings: Path)
                 guarded = True
                 _plain_comparisons(atheris)
             runner.one(data)
+            if time.monotonic() > end:  # libFuzzer would not let the target close what it has opened
+                runner.target.close()
+                os._exit(0)
 
         options += [
             "-timeout=1000000",
