@@ -6,6 +6,7 @@ import pytest
 from tiny_models import vocabulary
 
 from ggfw.constraints import Compiler, Grammar, compiler
+from ggfw.errors import InvalidRequest
 from ggfw.tokenizer import Tokenizer
 
 
@@ -45,3 +46,26 @@ def test_small_ones_stay(compile_with: Compiler) -> None:
     for n in range(1, 60):
         compile_with.compile(words(n))
     assert len(compile_with._compiled) == 59
+
+
+def test_a_schema_that_is_too_long_is_refused_before_anything_walks_over_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def walk(*args: object) -> None:
+        raise AssertionError("it was walked over")
+
+    monkeypatch.setattr("ggfw.constraints.grammar.check_schema", walk)
+    with pytest.raises(InvalidRequest, match="at most 1048576 are allowed") as caught:
+        Grammar.json_schema({"enum": [f"value number {i}" for i in range(60_000)]}, "format")
+    assert caught.value.param == "format"
+
+
+def test_what_no_json_can_hold_is_told_by_its_reason() -> None:
+    deep: dict[str, object] = {"type": "string"}
+    for _ in range(50_000):
+        deep = {"properties": {"a": deep}}
+    for schema, why in ((deep, "nested more than"), ({"minimum": float("nan")}, "no number in JSON")):
+        with pytest.raises(InvalidRequest, match=why):
+            Grammar.json_schema(schema)
+    while isinstance(inner := deep.get("properties"), dict):  # or freeing it would recurse
+        deep = inner.pop("a")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Literal
 
-from ggfw.constraints.limits import check_schema
+from ggfw.constraints.limits import check_schema, check_size
 from ggfw.errors import InvalidRequest
 from ggfw.records import dataclass
 
@@ -62,11 +62,13 @@ class Grammar:
                 raise InvalidRequest(f"the JSON schema is not valid JSON: {why}", param) from None
         if not isinstance(schema, Mapping | bool):
             raise InvalidRequest(f"a JSON schema is an object, not {type(schema).__name__}", param)
-        check_schema(schema, param)
         try:
             text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
+            check_schema(schema, param)  # says it better, where it sees the reason
             raise InvalidRequest(f"the JSON schema cannot be written as JSON: {error}", param) from None
+        check_size(text, "JSON schema", param)  # before anything walks over it
+        check_schema(schema, param)
         return cls("json_schema", text, param)
 
     @classmethod

@@ -20,6 +20,8 @@ MAX_DEPTH = 256
 #: Objects within each other that a schema describes. Each is two containers in its text, its subschema and the mapping
 #: of its properties; beyond 126 containers JSON readers give up.
 MAX_NESTING = 60
+#: Types of values in which nothing is to be looked at: lists of choices are the longest part of large schemas.
+_PLAIN = frozenset({str, bool, type(None)})
 #: Of an integer: Python writes none of thousands of digits.
 _MOST_BITS = 1024
 _INDEX = re.compile("[0-9]{1,9}")
@@ -93,7 +95,7 @@ def check_schema(schema: Any, param: str) -> None:
         if isinstance(value, Mapping):
             target = resolve(schema, value.get("$ref"), anchors)
             values = value.values() if target is None else [*value.values(), target]
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, list | tuple) and not _PLAIN.issuperset(map(type, value)):
             values = value
         for one in values:
             if isinstance(one, Mapping | list | tuple):
@@ -131,7 +133,7 @@ def _check_nesting(schema: Any, param: str) -> dict[str, Any]:
                 _check_numbers(value.values(), param)
                 _check_keywords(value, param)
                 below += value.values()
-            elif isinstance(value, list | tuple):
+            elif isinstance(value, list | tuple) and not _PLAIN.issuperset(map(type, value)):
                 _check_numbers(value, param)
                 below += value
         level = [value for value in below if isinstance(value, Mapping | list | tuple)]
