@@ -6,6 +6,7 @@ are filled in (see :func:`files`).
 
 from __future__ import annotations
 
+import json
 import keyword
 import re
 from pathlib import Path
@@ -48,6 +49,7 @@ def files(kind: str, name: str) -> dict[str, str]:
     plural, word = SHORT[kind]
     module = f"ggfw_{word}_{name.replace('-', '_')}"
     native = (_TEMPLATES / kind / "kernels.c").is_file()
+    modules = [module] + [f"{module}_graph"] * (_TEMPLATES / kind / "graph.py.txt").is_file()
     words = {
         "NAME": name,
         "DIST": module.replace("_", "-"),
@@ -59,7 +61,9 @@ def files(kind: str, name: str) -> dict[str, str]:
         "REQUIRES": '"setuptools>=77", "ggfw"' if native else '"setuptools>=77"',
         "PACKAGES": f'packages = ["{module}"]\npackage-data = {{{module} = ["*.c", "*.so"]}}'
         if native
-        else f'py-modules = ["{module}"]',
+        else f"py-modules = {json.dumps(modules)}",
+        "PARAMETER": name.replace("-", "_"),
+        "FOLDER": f"{name.upper().replace('-', '_')}_MODELS",
     }
     found: dict[str, str] = {}
     for path in sorted((*(_TEMPLATES / "common").iterdir(), *(_TEMPLATES / kind).iterdir())):
@@ -67,6 +71,8 @@ def files(kind: str, name: str) -> dict[str, str]:
             target = path.name.removesuffix(".txt")
             if target == "plugin.py":
                 target = f"{module}/__init__.py" if native else f"{module}.py"
+            elif target == "graph.py":
+                target = f"{module}_graph.py"
             elif target == "kernels.c":
                 target = f"{module}/kernels.c"
             elif target == "test.py":
