@@ -11,7 +11,7 @@ import click
 from ggfw.cli import terminal
 from ggfw.cli.client import find_server, local_option
 from ggfw.cli.conversation import Conversation
-from ggfw.cli.derived import find_preset, set_template, with_preset
+from ggfw.cli.derived import find_preset, set_template, with_loading, with_preset
 from ggfw.cli.generating import (
     check_tokens,
     conversation_options,
@@ -96,7 +96,7 @@ def chat(
     path, preset = find_preset(name, models_dir)
     path = path or _model_path(name, models_dir)
     options["system"], generation = with_preset(preset, options["system"], generation)
-    loaded: list[Model] = [load_model(path, loading)]
+    loaded: list[Model] = [load_model(path, with_loading(preset, loading))]
 
     def load(other: str) -> Model:
         fresh = load_model(find_model(other, models_dir, ask=True), loading)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from ggfw.cli.settings import verb
+from ggfw.cli.settings import Choice, verb
 
 __all__ = ["complete_model", "completion_verb", "model_names"]
 
@@ -39,7 +39,7 @@ complete -o nosort -F _ggfw_completion ggfw
 
 
 @verb("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=Choice(["bash", "zsh", "fish"]), metavar="SHELL")
 def completion_verb(shell: str) -> None:
     """Print a script for SHELL that completes verbs, options and names of models.
 

@@ -17,8 +17,8 @@ from ggfw.errors import InvalidRequest
 
 __all__ = ["check_name", "create_verb"]
 
-#: Options that say how a model is loaded; those of ggfw say it at start.
-_LOADING = ("num_gpu", "num_thread", "num_batch", "num_keep", "use_mmap", "use_mlock", "main_gpu", "low_vram")
+#: Options that say how a model is loaded, and are not ours to keep.
+_LOADING = ("num_gpu", "num_batch", "num_keep", "use_mmap", "use_mlock", "main_gpu", "low_vram")
 
 
 @verb("create")
@@ -37,20 +37,12 @@ def create_verb(name: str, modelfile: str, local: bool, models_dir: str | None) 
     """Make the model NAME as a Modelfile says: FROM, PARAMETER, SYSTEM, TEMPLATE, MESSAGE. No weights are copied."""
     from ggfw.cli.modelfile import parse
 
-    text = sys.stdin.read() if modelfile == "-" else Path(modelfile).read_text(encoding="utf-8")
-    found = parse(text, modelfile)
+    found = parse(sys.stdin.read() if modelfile == "-" else _text_of(modelfile), modelfile)
     for key in [key for key in found.options if key in _LOADING]:
         del found.options[key]
         terminal.say(f"ggfw: {key} is left out; `ggfw run --help` lists the options of loading")
-    if (
-        found.template
-        and "{{" in found.template
-        and re.search(r"{{-?\s*(if|range|end|else|\.)", found.template)
-    ):
-        raise InvalidRequest(
-            "TEMPLATE is in Go's language; leave it out (the model has its own), or write one in Jinja",
-            "template",
-        )
+    if found.template:
+        _check_template(found.template)
     facts: dict[str, Any] = {"options": found.options}
     if (limit := found.options.pop("num_predict", None)) is not None and limit >= 0:
         found.options["max_tokens"] = limit  # -1 and -2 mean to the end, which is the default
@@ -60,11 +52,17 @@ def create_verb(name: str, modelfile: str, local: bool, models_dir: str | None) 
         facts["template"] = found.template
     if found.messages:
         facts["messages"] = found.messages
-    if "num_ctx" in found.options:
-        facts["num_ctx"] = found.options.pop("num_ctx")
+    for key in ("num_ctx", "num_thread"):
+        if key in found.options:
+            facts[key] = _count(key, found.options.pop(key))
     server = find_server(local)
     if server is not None and server.named:
+        if "num_thread" in facts:
+            terminal.say(
+                "ggfw: num_thread is left out: a server has one pool of threads (ggfw serve --threads)"
+            )
         parameters = {("num_predict" if key == "max_tokens" else key): v for key, v in found.options.items()}
+        parameters |= {"num_ctx": facts["num_ctx"]} if "num_ctx" in facts else {}
         body = {"model": name, "from": found.base, "parameters": parameters, "stream": False}
         server.ask(
             "POST",
@@ -74,6 +72,36 @@ def create_verb(name: str, modelfile: str, local: bool, models_dir: str | None) 
     else:
         _write(name, found.base, facts, models_dir)
     terminal.say(f"{name} is made from {found.base}")
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"{path} is no text in UTF-8; a Modelfile was expected", "modelfile") from None
+
+
+def _count(key: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidRequest(f"{key} is {value!r}; a positive whole number was expected", key)
+    return value
+
+
+def _check_template(source: str) -> None:
+    """Check that a chat template is none in Go's language and can be compiled."""
+    from ggfw.chat.template import ChatTemplate
+    from ggfw.errors import TemplateError
+
+    if re.search(r"{{-?\s*(if|range|end|else|\.)", source):
+        raise InvalidRequest(
+            "TEMPLATE is in Go's language; leave it out (the model has its own), or write one in Jinja",
+            "template",
+        )
+    try:
+        ChatTemplate(source).render([{"role": "user", "content": "x"}])
+    except TemplateError as exc:
+        if "compiled" in str(exc):  # what it refuses of this message is its own affair
+            raise InvalidRequest(f"TEMPLATE: {exc}", "template") from None
 
 
 def _write(name: str, base: str, facts: dict[str, Any], models_dir: str | None) -> None:

@@ -1,8 +1,8 @@
 """Models made from others: another model's file with its own system prompt, options and first messages.
 
 They are small JSON files in the folder ``derived`` beside the models that ggfw fetched, the same that its server
-reads and writes: ``name``, ``from``, ``system``, ``options``, ``messages``, ``num_ctx``, ``template``
-(Jinja).
+reads and writes: ``name``, ``from``, ``system``, ``options``, ``messages``, ``num_ctx``, ``num_thread`` (here only),
+``template`` (Jinja).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ __all__ = [
     "read_preset",
     "remove_preset",
     "set_template",
+    "with_loading",
     "with_preset",
     "write_preset",
 ]
@@ -106,6 +107,16 @@ def set_template(model: Model, preset: dict[str, Any]) -> None:
 
         metadata = {**dict(model.gguf.metadata.items()), "tokenizer.chat_template": preset["template"]}
         model.template = ChatTemplate.of(metadata, model.tokenizer)
+
+
+def with_loading(preset: dict[str, Any], loading: dict[str, Any]) -> dict[str, Any]:
+    """Return options of loading: the given ones over those of a derived model."""
+    own = {
+        key: preset[theirs]
+        for key, theirs in (("ctx", "num_ctx"), ("threads", "num_thread"))
+        if theirs in preset
+    }
+    return {**own, **loading}
 
 
 def with_preset(

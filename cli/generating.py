@@ -261,8 +261,9 @@ def read_tools(path: str) -> list[dict[str, Any]]:
     """
     import json
 
+    text = _text_of(path)
     try:
-        found = json.loads(_text_of(path))
+        found = json.loads(text)
     except ValueError as error:
         raise InvalidRequest(f"{path} is not valid JSON: {error}", "tools") from None
     if isinstance(found, dict) and "tools" in found:

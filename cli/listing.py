@@ -8,6 +8,7 @@ from ggfw.cli import terminal
 from ggfw.cli.client import facts, find_server, local_option
 from ggfw.cli.loading import models_dir_option
 from ggfw.cli.settings import setting, verb
+from ggfw.errors import ModelNotFound
 
 __all__ = ["list_verb"]
 
@@ -37,7 +38,9 @@ def list_verb(as_json: bool, local: bool, models_dir: str | None) -> None:
         return
     if not rows:
         folders = [*model_folders(models_dir), *ollama_folders(models_dir)] or [cache_folder()]
-        looked = ", ".join(map(str, folders))
+        if models_dir and folders[0].exists() and not folders[0].is_dir():
+            raise ModelNotFound(f"{folders[0]} is no folder; --models-dir names one with GGUF files")
+        looked = ", ".join(f"{folder}{'' if folder.is_dir() else ' (not there)'}" for folder in folders)
         terminal.say(f"no models in {looked}; `ggfw pull SmolLM2-135M-Instruct` fetches a small one")
         return
     terminal.print_table(
@@ -45,7 +48,7 @@ def list_verb(as_json: bool, local: bool, models_dir: str | None) -> None:
         [
             [
                 row["id"],
-                size(row["size_bytes"]),
+                size(row["size_bytes"]) if row["size_bytes"] else "",
                 row["architecture"],
                 row["quant"],
                 str(row["context"] or ""),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ggfw.cli.settings import KV_TYPE_NAMES, SPEC_NAMES, setting
+from ggfw.cli.settings import KV_TYPE_NAMES, SPEC_NAMES, Choice, setting
 from ggfw.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ _OPTIONS = (
     setting("--ubatch", type=COUNT, help="Rows of the largest step; default: 512."),
     setting(
         "--kv-type",
-        type=click.Choice(KV_TYPE_NAMES),
+        type=Choice(KV_TYPE_NAMES),
         help="Type of the attention cache; default: f16.",
     ),
     setting(
@@ -129,7 +129,7 @@ _OPTIONS = (
     ),
     setting(
         "--rope-scaling",
-        type=click.Choice(["none", "linear", "yarn", "longrope"]),
+        type=Choice(["none", "linear", "yarn", "longrope"]),
         help="Scaling of rotary positions instead of the file's; none: off.",
     ),
     setting(
@@ -139,7 +139,7 @@ _OPTIONS = (
     ),
     setting(
         "--spec",
-        type=click.Choice(SPEC_NAMES),
+        type=Choice(SPEC_NAMES),
         help="Guess tokens and verify several at once, where it pays: ngram looks them up in the text, draft asks the "
         "draft model; default: auto. Answers are the same.",
     ),
@@ -150,7 +150,7 @@ _OPTIONS = (
     ),
     setting(
         "--activations",
-        type=click.Choice(["int16", "int8", "f32"]),
+        type=Choice(["int16", "int8", "f32"]),
         help="What matrix products take their inputs in; int8 is fastest, f32 exact. Default: int16.",
     ),
     setting(

@@ -51,9 +51,10 @@ VERBS: dict[str, tuple[str, str]] = {
 #: What other programs call our verbs; none of them is a verb here, but the error names ours.
 OTHERS = {
     "analyze": "show", "cli": "chat", "copy": "cp", "delete": "rm", "download": "pull", "embedding": "embed",
-    "generate": "run", "get": "pull", "import": "pull", "info": "show", "inspect": "show", "install": "pull",
-    "load": "run", "ls": "list", "models": "list", "perf": "bench", "prompt": "run", "quant": "quantize",
-    "remove": "rm", "repl": "chat", "server": "serve", "start": "serve", "unload": "stop", "version": "--version",
+    "generate": "run", "get": "pull", "help": "--help", "import": "pull", "info": "show", "inspect": "show",
+    "install": "pull", "load": "run", "ls": "list", "models": "list", "perf": "bench", "prompt": "run",
+    "quant": "quantize", "remove": "rm", "repl": "chat", "server": "serve", "start": "serve", "unload": "stop",
+    "version": "--version",
 }  # fmt: skip
 
 

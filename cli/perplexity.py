@@ -12,6 +12,7 @@ import click
 from ggfw.cli import terminal
 from ggfw.cli.loading import COUNT, load_options, model_argument, split_load_options
 from ggfw.cli.settings import setting, verb
+from ggfw.errors import InvalidRequest
 
 __all__ = ["perplexity_verb"]
 
@@ -33,7 +34,14 @@ def perplexity_verb(model: str, file: str, **options: Any) -> None:
     from ggfw.cli.resolve import find_model
     from ggfw.perplexity import perplexity
 
-    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8", errors="replace")
+    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidRequest(
+            f"{file} is no text in UTF-8, so that it has no perplexity; convert it first", "file"
+        ) from None
+    del data
     loading = split_load_options(options)
     ctx = loading.setdefault("ctx", 512)
     path = find_model(model, options["models_dir"])

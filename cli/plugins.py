@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ggfw.cli import plugin_new, terminal
-from ggfw.cli.settings import setting, verb
+from ggfw.cli.settings import Choice, setting, verb
 from ggfw.descriptors import KINDS, Descriptor
 from ggfw.errors import PluginError
 
@@ -35,7 +35,7 @@ def plugins_verb() -> None:
 
 
 @verb("list")
-@setting("--kind", type=click.Choice([*KINDS, "plugin"]), help="Only rows of this kind.")
+@setting("--kind", type=Choice([*KINDS, "plugin"]), help="Only rows of this kind.")
 @setting("--strict", is_flag=True, help="Exit with 1 when any plugin is broken, not only a built-in one.")
 @setting("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_verb(kind: str | None, strict: bool, as_json: bool) -> int:
@@ -165,8 +165,9 @@ def _lines(results: list[dict[str, Any]]) -> list[list[str]]:
         if len(rules) == 1:  # it did not come so far as to be checked: that is all there is to say
             lines.append([result["kind"], result["name"], *rules[0].values()])
             continue
-        good = sum(rule["state"] == "ok" for rule in rules)
-        reason = result["reason"] if not rules else f"{good} of {len(rules)} rules hold"
+        asked = [rule for rule in rules if rule["state"] != "skipped"]
+        good = sum(rule["state"] == "ok" for rule in asked)
+        reason = result["reason"] if not rules else f"{good} of {len(asked)} rules hold"
         lines.append([result["kind"], result["name"], "", result["state"], reason])
         for why, group in groupby((r for r in rules if r["state"] != "ok"), lambda r: r["reason"]):
             alike = list(group)  # as those that rest on one that is broken
@@ -176,13 +177,14 @@ def _lines(results: list[dict[str, Any]]) -> list[list[str]]:
 
 
 @verb("new")
-@click.argument("kind", type=click.Choice(list(plugin_new.SHORT)))
+@click.argument("kind", type=Choice(list(plugin_new.SHORT)), metavar="KIND")
 @click.argument("name")
 @setting("--dir", "folder", default=".", help="Folder in which the package's own folder is made.")
 def new_verb(kind: str, name: str, folder: str) -> None:
     """Write a package with one plugin of KIND, ready to be installed, that passes ``ggfw plugins check NAME``.
 
-    Overwrites nothing.
+    KIND is architecture, quant_format, kernel_backend, chat_dialect, skill, model_source or sampler_stage. Overwrites
+    nothing.
     """
     target = plugin_new.write(kind, name, Path(folder))
     click.echo(

@@ -50,7 +50,12 @@ def _pull(reference: str, models_dir: str | None, force: bool) -> Path:
         return fetch(reference, models_dir, again=force)
     entry = find(reference)
     if entry is None:
-        names = ", ".join(entry.name for entry in CATALOGUE)
+        from difflib import get_close_matches
+
+        all_names = [entry.name for entry in CATALOGUE]
+        if near := get_close_matches(reference, all_names, n=3, cutoff=0.75):
+            raise ModelNotFound(f"{reference!r} is not in the catalogue; did you mean {', '.join(near)}?")
+        names = ", ".join(all_names)
         raise ModelNotFound(
             f"{reference!r} is no path, neither hf:owner/repo[:quant][@rev] nor pypi:package, "
             f"and not in the catalogue ({names})"

@@ -13,7 +13,7 @@ import click
 
 from ggfw.cli import terminal
 from ggfw.cli.client import find_server, local_option
-from ggfw.cli.derived import find_preset, set_template, with_preset
+from ggfw.cli.derived import find_preset, set_template, with_loading, with_preset
 from ggfw.cli.generating import (
     check_tokens,
     conversation_options,
@@ -164,7 +164,7 @@ def _answer(
     path = path or find_model(name, models_dir, ask=True)
     options["system"], generation = with_preset(preset, options["system"], generation)
     generation.setdefault("max_tokens", MAX_TOKENS)
-    with load_model(path, loading) as model:
+    with load_model(path, with_loading(preset, loading)) as model:
         set_template(model, preset)
         check_tokens(generation, model.loaded.n_vocab)
         with profiling(options["profile"], model):

@@ -19,7 +19,7 @@ from click.core import ParameterSource
 from ggfw.cli import terminal
 from ggfw.cli.generating import sampling_options, split_generation_options
 from ggfw.cli.loading import COUNT, load_options, model_argument, split_load_options
-from ggfw.cli.settings import setting, verb
+from ggfw.cli.settings import Choice, setting, verb
 from ggfw.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ SIZE = Size()
 @setting("--log-prompts", is_flag=True, help="Write prompts and answers into the log.")
 @setting(
     "--log-format",
-    type=click.Choice(["auto", "console", "json", "none"]),
+    type=Choice(["auto", "console", "json", "none"]),
     default="auto",
     help="One line per request on stderr; auto: console on a terminal, else json.",
 )

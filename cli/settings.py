@@ -9,19 +9,54 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from ggfw.errors import InvalidRequest
 
-__all__ = ["KV_TYPE_NAMES", "SPEC_NAMES", "Setting", "Verb", "config_path", "read_config", "setting", "verb"]
+__all__ = [
+    "KV_TYPE_NAMES", "SPEC_NAMES", "Choice", "Setting", "Verb", "config_path", "read_config", "setting", "verb",
+]  # fmt: skip
 
 #: Types of the attention cache: those of ``ggfw.execute.kv_types``, which is not imported just to print help.
 KV_TYPE_NAMES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 #: Ways to guess tokens: ``ggfw.speculation.MODES``.
 SPEC_NAMES = ("auto", "ngram", "draft", "off")
+
+
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]
+else:  # click 8.1's is not generic
+    _Choice = click.Choice
+
+
+class Choice(_Choice):
+    """One of some words; what is none of them gets the near ones named."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the word.
+
+        Raises:
+            click.BadParameter: it is none of them; with a suggestion.
+        """
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as exc:
+            hint = self._hint(str(value).lower().replace("-", "_"))
+            raise click.BadParameter(exc.message.rstrip(".") + hint, ctx, param) from None
+
+    def _hint(self, word: str) -> str:
+        from difflib import get_close_matches  # here, because only mistakes need it
+
+        choices = {str(choice).lower(): str(choice) for choice in self.choices}
+        near = get_close_matches(word, choices, n=2)
+        # Parts of a name: quant is quant_format.
+        near += [
+            name for name in choices if name not in near and len(word) > 2 and (word in name or name in word)
+        ]
+        return f"; did you mean {' or '.join(choices[name] for name in near[:2])}?" if near else ""
 
 
 class Setting(click.Option):

@@ -278,6 +278,9 @@ def _print_lines(lines: list[str], gguf: GGUF) -> None:
 
 
 def _print_tokens(tokens: list[dict[str, Any]], gguf: GGUF) -> None:
+    if not tokens:
+        terminal.say("no token contains that text")
+        return
     similar = any(token["similarity"] is not None for token in tokens)
     terminal.print_table(
         ["id", "stored", "text", *(["similarity"] if similar else [])],

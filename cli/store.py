@@ -73,6 +73,11 @@ def _own_file(name: str, models_dir: str | None) -> ModelEntry:
     wanted = {name.lower(), catalogue_file(name).lower()} - {""}
     fitting = [e for e in entries if wanted & {e.id.lower(), str(e.path).lower()}]
     fitting = fitting or [e for e in entries if wanted & {e.file.lower(), e.path.stem.lower()}]
+    if not fitting and Path(name).is_file():
+        raise InvalidRequest(
+            f"{name} is in no model folder, so it is not removed; delete the file as you would any other",
+            "model",
+        )
     if not fitting:
         raise not_found(name, entries, models_dir, fetchable=False)
     if len(fitting) > 1:  # never guess what to remove

@@ -121,7 +121,7 @@ def print_table(columns: list[str], rows: list[list[str]], *, width: int = 0, gr
     """
     table = [[name.upper().replace("_", " ") for name in columns], *rows]
     first = int(groups)
-    widths = [max(len(row[i]) for row in table) for i in range(first, len(columns))]
+    widths = [max(_cells(row[i]) for row in table) for i in range(first, len(columns))]
     indent = 2 * first
     at = indent + sum(widths[:-1]) + 2 * len(widths[:-1])
     group = ""
@@ -129,9 +129,9 @@ def print_table(columns: list[str], rows: list[list[str]], *, width: int = 0, gr
         if groups and n and row[0] != group:
             group = row[0]
             print(group)
-        cells = [cell.ljust(w) for cell, w in zip(row[first:], widths, strict=True)]
+        cells = [cell + " " * (w - _cells(cell)) for cell, w in zip(row[first:], widths, strict=True)]
         lead = " " * indent + "".join(f"{cell}  " for cell in cells[:-1])
-        if not width or len(lead) + _cells(row[-1]) <= width:
+        if not width or _cells(lead) + _cells(row[-1]) <= width:
             print(f"{lead}{row[-1]}".rstrip())
             continue
         wrapped = _wrapped(row[-1], width - at)

@@ -6,7 +6,7 @@ import click
 
 from ggfw.cli import terminal
 from ggfw.cli.loading import COUNT, model_argument, models_dir_option
-from ggfw.cli.settings import KV_TYPE_NAMES, setting, verb
+from ggfw.cli.settings import KV_TYPE_NAMES, Choice, setting, verb
 from ggfw.cli.verify import TEXT, prompt_ids
 
 __all__ = ["trace_verb"]
@@ -21,7 +21,7 @@ __all__ = ["trace_verb"]
 )
 @setting(
     "--kv-type",
-    type=click.Choice(KV_TYPE_NAMES),
+    type=Choice(KV_TYPE_NAMES),
     default="f32",
     help="Type of the attention cache; default: f32.",
 )

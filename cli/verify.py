@@ -6,11 +6,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-import click
-
 from ggfw.cli import terminal
 from ggfw.cli.loading import COUNT, model_argument, models_dir_option
-from ggfw.cli.settings import KV_TYPE_NAMES, setting, verb
+from ggfw.cli.settings import KV_TYPE_NAMES, Choice, setting, verb
 
 __all__ = ["prompt_ids", "verify_verb"]
 
@@ -24,7 +22,7 @@ TEXT = "The quick brown fox jumps over the lazy dog. 3 + 4 = 7, and so on."
 @setting("--backend", metavar="NAME", help="Kernel backend; default: the best here.")
 @setting(
     "--kv-type",
-    type=click.Choice(KV_TYPE_NAMES),
+    type=Choice(KV_TYPE_NAMES),
     default="f32",
     help="Type of the attention cache; default: f32.",
 )

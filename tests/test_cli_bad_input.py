@@ -184,6 +184,14 @@ def test_bad_options(cli: Cli, tmp_path: Path, args: list[str], expected: str) -
         (["run", "--temprature", "1", "x"], "'--temperature'"),
         (["quantize", "a", "b", "c", "--imatrx", "f"], "'--imatrix'"),
         (["serve", "--prot", "1"], "'--port'"),
+        (["help"], "did you mean --help?"),
+        (["plugins", "new", "architectur", "x"], "for 'KIND': 'architectur' is not one of"),
+        (["plugins", "new", "architectur", "x"], "; did you mean architecture?"),
+        (["plugins", "new", "dialect", "x"], "did you mean chat_dialect?"),
+        (["plugins", "new", "sampler-stages", "x"], "did you mean sampler_stage?"),
+        (["plugins", "list", "--kind", "architecture"], "did you mean architectures?"),
+        (["completion", "bsh"], "did you mean bash"),
+        (["run", "m", "x", "--kv-type", "q8"], "did you mean q8_0?"),
     ],
 )
 def test_wrong_verbs_and_options_get_a_suggestion(cli: Cli, args: list[str], expected: str) -> None:
@@ -194,7 +202,7 @@ def test_wrong_verbs_and_options_get_a_suggestion(cli: Cli, args: list[str], exp
 def test_other_names_of_verbs_lead_to_verbs() -> None:
     from ggfw.cli.main import OTHERS, VERBS
 
-    assert not set(OTHERS) & set(VERBS) and set(OTHERS.values()) <= {*VERBS, "--version"}
+    assert not set(OTHERS) & set(VERBS) and set(OTHERS.values()) <= {*VERBS, "--help", "--version"}
 
 
 def test_no_prompt(cli: Cli, tmp_path: Path) -> None:
@@ -218,3 +226,23 @@ def test_bad_token_ids(cli: Cli, tmp_path: Path) -> None:
 def test_arrays_go_to_files_only(cli: Cli, tmp_path: Path) -> None:
     said = cli("logits", write_llama(tmp_path / "m.gguf"), "--ids", "1", "--out", "/dev/null")
     assert said.code == 1 and "the name of a file was expected" in said.error
+
+
+def test_a_text_that_is_none_has_no_perplexity(cli: Cli, tmp_path: Path) -> None:
+    """Of 100 MB of another kind, tokens would be made until memory is over."""
+    path = write_llama(tmp_path / "m.gguf")
+    (tmp_path / "text").write_bytes(b"\xff\x00" * 10)
+    said = cli("perplexity", path, tmp_path / "text")
+    assert said.code == 1 and "is no text in UTF-8" in said.error
+    assert cli("perplexity", path, "-", stdin=b"\xff").code == 1
+
+
+def test_tools_that_are_no_text(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "tools").write_bytes(b"\xff")
+    said = cli("run", write_llama(tmp_path / "m.gguf"), "hi", "--tools", tmp_path / "tools")
+    assert said.code == 1 and "cannot be read as text" in said.error and "JSON" not in said.error
+
+
+def test_a_search_that_finds_nothing_says_so(cli: Cli, tmp_path: Path) -> None:
+    said = cli("show", write_llama(tmp_path / "m.gguf"), "--find-token", "zzzzqqqq")
+    assert said.code == 0 and said.out == "" and "no token contains" in said.err
