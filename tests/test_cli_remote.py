@@ -82,7 +82,9 @@ def test_a_model_goes_by_every_name_that_the_server_takes(served: Cli, url: str,
     """Lists have one name of it; the tutorial serves and asks under that of the catalogue, which is another."""
     server = Server(url, "secret")
     assert server.knows("tiny-llama.GGUF") == server.knows("TINY-LLAMA:latest") == "Tiny-Llama"
-    assert all(server.knows(name) is None for name in ("nonsense", "a/b?c#d", "hello there", "", "x" * 9000, "%"))
+    assert all(
+        server.knows(name) is None for name in ("nonsense", "a/b?c#d", "hello there", "", "x" * 9000, "%")
+    )
     assert served("run", "Tiny-Llama.gguf", "hello", "-n", "2").code == 0
     assert "is unloaded" in served("stop", "tiny-llama.gguf").err
 
