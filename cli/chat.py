@@ -123,14 +123,16 @@ def _talk(talk: Conversation, options: dict[str, Any]) -> int:
     remember = not options.get("no_history")
     if options.get("resume"):
         _resume(talk)
-    with Lines(remember, NAMES, talk.mark) as lines:
-        if terminal.interactive():
-            terminal.say(f"{talk.model.name} (/help lists the commands)")
-        for line in lines:
-            if not talk.take(line):
-                break
-    if remember and terminal.interactive() and talk.messages:
-        _keep(talk)
+    try:
+        with Lines(remember, NAMES, talk.mark) as lines:
+            if terminal.interactive():
+                terminal.say(f"{talk.model.name} (/help lists the commands)")
+            for line in lines:
+                if not talk.take(line):
+                    break
+    finally:  # whatever ended it
+        if remember and terminal.interactive() and talk.messages:
+            _keep(talk)
     return 0
 
 

@@ -83,6 +83,10 @@ class Conversation:
                 self.commands(name, rest.strip())
             except GgfwError as exc:
                 self._report(exc)
+            except KeyboardInterrupt:  # as while /model loads one
+                if not terminal.is_terminal(sys.stdin):
+                    raise
+                terminal.say("(stopped)")
             return True
         text = line.removeprefix("/") if line.startswith("//") else line
         if self.calls:
@@ -115,11 +119,21 @@ class Conversation:
         """
         from ggfw.cli.answering import AnswerStopped, say_stats, say_why_it_ended
 
+        handle: Any = None
         try:
-            result = self._written(self.model.submit_chat(self.prompt(), **self.how, **self.generation))
+            with terminal.without_echo():
+                handle = self.model.submit_chat(self.prompt(), **self.how, **self.generation)
+                result = self._written(handle)
         except AnswerStopped as stopped:
             terminal.say("(stopped)")
             self._keep(stopped.partial)
+        except KeyboardInterrupt:  # before it began
+            if handle is not None:
+                handle.cancel()
+            if not terminal.is_terminal(sys.stdin):
+                raise
+            self.messages[:], self.read[:] = before, files or []
+            terminal.say("(stopped)")
         except GenerationError as exc:
             self._keep(exc.partial)
             self._report(exc)
@@ -217,6 +231,7 @@ class Conversation:
             GenerationError: it failed.
         """
         from ggfw.cli.answering import AnswerStopped, write_answer
+        from ggfw.cli.progress import waiting
 
         turns = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
         if len(turns) < 2 and not self.summary:
@@ -239,7 +254,8 @@ class Conversation:
             messages = self.prompt([*self.messages[first:], asked])
         try:
             limits = {**self.generation, "max_tokens": SUMMARY_TOKENS}
-            result = write_answer(self.model.submit_chat(messages, **kept, **limits), quiet=True)
+            with terminal.without_echo(), waiting("summarizing"):
+                result = write_answer(self.model.submit_chat(messages, **kept, **limits), quiet=True)
         except AnswerStopped:
             terminal.say("(stopped; the conversation stays as it was)")
             return

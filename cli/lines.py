@@ -108,6 +108,8 @@ class Lines:
 def _editor(history: Path | None, commands: tuple[str, ...]) -> Any:
     """A session of prompt_toolkit."""
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.enums import DEFAULT_BUFFER
+    from prompt_toolkit.filters import has_focus
     from prompt_toolkit.history import FileHistory, InMemoryHistory
     from prompt_toolkit.key_binding import KeyBindings
 
@@ -121,6 +123,13 @@ def _editor(history: Path | None, commands: tuple[str, ...]) -> Any:
     @keys.add("escape", "c-j")  # as it arrives when it was typed before the editor was there
     def _(event: Any) -> None:
         event.current_buffer.insert_text("\n")
+
+    @keys.add("c-c", filter=has_focus(DEFAULT_BUFFER))
+    def _(event: Any) -> None:
+        if event.current_buffer.text:  # throws away what is typed; only an empty line leaves
+            event.current_buffer.reset()
+        else:
+            event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
 
     @keys.add("c-g")
     def _(event: Any) -> None:

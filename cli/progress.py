@@ -79,6 +79,8 @@ def waiting(what: str | Callable[[], str], after: float = 0.5) -> Iterator[Calla
             return
         for mark in _turning():
             text = what if isinstance(what, str) else what()
+            # What goes on in the next line would stay there.
+            text = terminal.cut(text, terminal.columns(sys.stderr) - 3)
             sys.stderr.write(f"\r{mark} {text}\x1b[K" if text else "\r\x1b[K")
             sys.stderr.flush()
             if over.wait(0.1):

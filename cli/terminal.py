@@ -8,10 +8,12 @@ import shutil
 import sys
 import textwrap
 import unicodedata
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 __all__ = [
     "columns",
+    "cut",
     "end_line",
     "error",
     "harmless",
@@ -21,6 +23,7 @@ __all__ = [
     "print_json",
     "print_table",
     "say",
+    "without_echo",
     "write",
 ]
 
@@ -107,9 +110,51 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def columns() -> int:
-    """How wide lines may be: the terminal's width, and 80 for everything else."""
-    return shutil.get_terminal_size((80, 24)).columns if is_terminal(sys.stdout) else 80
+def columns(stream: TextIO | None = None) -> int:
+    """How wide lines may be on a stream (None: stdout): the terminal's width, and 80 for everything else."""
+    stream = stream or sys.stdout
+    if not is_terminal(stream):
+        return 80
+    if os.environ.get("COLUMNS", "").isdigit() or stream is sys.stdout:
+        return shutil.get_terminal_size((80, 24)).columns
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def cut(text: str, width: int) -> str:
+    """The beginning of a text, with … where it takes more than ``width`` columns."""
+    if _cells(text) <= width:
+        return text
+    while text and _cells(text) >= width:
+        text = text[:-1]
+    return f"{text}…"
+
+
+@contextlib.contextmanager
+def without_echo() -> Iterator[None]:
+    """Do not show keys while the block runs: ``^C`` and what is typed ahead would stand in the middle of an answer.
+
+    What is typed is not lost: who reads next gets it.
+    """
+    before = None
+    if is_terminal(sys.stdin):
+        with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no termios
+            import termios
+
+            try:
+                before = termios.tcgetattr(sys.stdin)
+                changed = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, changed)
+            except termios.error:
+                before = None
+    try:
+        yield
+    finally:
+        if before is not None:
+            with contextlib.suppress(OSError, termios.error):
+                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 def print_table(columns: list[str], rows: list[list[str]], *, width: int = 0, groups: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import write_llama
 
+from ggfw.cli import terminal
 from ggfw.cli.lines import MAX_HISTORY, _shorten
 from ggfw.cli.markdown import MarkdownWriter, finished_blocks
 
@@ -103,15 +105,21 @@ def test_a_chat_on_a_terminal(model: str, home: Path) -> None:
     screen.wait_for(">")
     screen.type("first\x1b\rsecond\r")  # Alt-Enter breaks the line
     screen.wait_for("second")
-    screen.wait_for(r"\n\S")  # it answers
+    screen.wait_for(r"\n[^\s.>]")  # it answers
     screen.type("\x03")  # stops the answer only
-    screen.wait_for(r"\(stopped\)")
+    assert "^C" not in screen.wait_for(r"\(stopped\)"), (
+        "it would push the answer about that is drawn again and again"
+    )
     screen.wait_for(">")
     screen.type("\x1b[200~/save talk\npasted\x1b[201~")  # a pasted line break sends nothing
     screen.wait_for("pasted")
-    screen.type("\x03")  # leaves the line, not the program
+    screen.type("\x03\x03")  # the first throws away what was typed, and does not count
     screen.wait_for("once more.*leaves")
     screen.wait_for(">")
+    screen.type("more")
+    screen.wait_for("more")
+    screen.type("\x03")  # nor does this one
+    time.sleep(0.3)
     screen.type(f"/save {home / 'talk.json'}\r")
     screen.wait_for("2 messages written")
     screen.wait_for(">")
@@ -153,6 +161,79 @@ def test_going_on_with_the_last_conversation(model: str, home: Path) -> None:
     screen.wait_for(">")
     screen.type("\x03")
     assert screen.end() == 0
+
+
+def test_an_interrupt_before_the_answer_begins_leaves_the_chat_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ggfw.cli.conversation import Conversation
+
+    class Model:
+        n_ctx = 64
+
+        def submit_chat(self, messages: object, **options: object) -> object:
+            raise KeyboardInterrupt  # while the prompt is put together
+
+    options = {"system": None, "stats": False, "tools": None, "think": None, "skills": ()}
+    talk = Conversation(Model(), options, {}, lambda name: Model().submit_chat([]))  # type: ignore
+    talk.messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    monkeypatch.setattr(terminal, "is_terminal", lambda stream: stream is sys.stdin)
+    monkeypatch.setattr(terminal, "without_echo", contextlib.nullcontext)
+    assert talk.take("hello") and len(talk.messages) == 2
+    assert talk.take("/model other") and len(talk.messages) == 2
+    monkeypatch.setattr(terminal, "is_terminal", lambda stream: False)
+    with pytest.raises(KeyboardInterrupt):  # of a script that is interrupted
+        talk.take("hello")
+
+
+def test_what_is_typed_ahead_is_read_next(model: str) -> None:
+    screen = Screen("chat", model, "-n", "400", "--ignore-eos", "--no-markdown", "--no-history")
+    screen.wait_for(">")
+    screen.type("first\r")
+    screen.wait_for(r"\n\S")
+    screen.type("/save\r")  # while it answers
+    assert "/save" not in screen.wait_for("stopped after 400 tokens", 30.0)
+    screen.wait_for("needs the name of a file")
+    screen.wait_for(">")
+    screen.type("\x04")
+    assert screen.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "shown"),
+    [
+        ("loading m.gguf", 14, "loading m.gguf"),
+        ("loading m.gguf", 9, "loading …"),
+        ("日本語", 5, "日本…"),
+        ("x", 0, "…"),
+    ],
+)
+def test_what_does_not_fit_is_cut(text: str, width: int, shown: str) -> None:
+    """A line that is written anew each time must not go on in the next one."""
+    assert terminal.cut(text, width) == shown
+
+
+def test_a_conversation_is_kept_whatever_ends_it(
+    model: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ggfw.cli import chat as module
+
+    kept: list[object] = []
+    monkeypatch.setattr(module, "_keep", kept.append)
+    monkeypatch.setattr(terminal, "interactive", lambda: True)
+
+    class Talk:
+        messages = ["m"]
+        mark = staticmethod(lambda: "> ")
+        model = type("Model", (), {"name": "m"})
+
+        def take(self, line: str) -> bool:
+            raise RuntimeError("a plugin's defect")
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
+    with pytest.raises(RuntimeError):
+        module._talk(Talk(), {})  # type: ignore[arg-type]
+    assert len(kept) == 1
 
 
 # -- Markdown --------------------------------------------------------------------------------------------------------
