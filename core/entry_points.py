@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
 
 _SUFFIXES = (".dist-info", ".egg-info")
-_VALUE = re.compile(r"(?P<module>[\w.]+)\s*(:\s*(?P<attribute>[\w.]+))?\s*(\[.*\])?\s*$")
+_VALUE = re.compile(r"(?P<module>[\w.]+)\s*(?::\s*(?P<attribute>[\w.]+)\s*)?(?:\[.*\]\s*)?$")
 
 
 class Door:

@@ -5,6 +5,7 @@ What each stage of discovery makes of broken ones is in test_registry_isolation.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -32,6 +33,7 @@ from ggfw.descriptors import (
     SamplerStage,
     Skill,
 )
+from ggfw.entry_points import _load
 from ggfw.errors import BackendError, GgfwError, PluginError, SourceError
 from ggfw.graph import Architecture
 from ggfw.registry import Registry
@@ -265,3 +267,20 @@ def test_a_skill_or_stage_or_dialect_that_leaves(bad: Any) -> None:
         make(ChatDialect(name="zz", match=lambda _: 0, load=type("Bad", (), {"__init__": bad})))
     with pytest.raises(PluginError, match="zz"):
         SamplerSetup(Params(), stages=(SamplerStage(name="zz", order=1, load=bad),)).sampler()
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["a" + " " * 20_000 + "x", "a:b" + " " * 20_000 + "x", "a" * 50_000 + "!", "a :b" + " [" * 20_000],
+)
+def test_entry_points_are_read_in_linear_time(value: str) -> None:
+    begin = time.process_time()
+    with pytest.raises(ImportError, match="names no module"):
+        _load(value)
+    assert time.process_time() - begin < 1
+
+
+@pytest.mark.parametrize("value", ["json:loads", "json : loads", "json:loads [extra]", "json:loads[a, b] "])
+def test_entry_points_in_all_forms(value: str) -> None:
+    assert _load(value) is json.loads
+    assert _load(value.partition(":")[0]) is json
