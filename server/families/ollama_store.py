@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -232,11 +233,11 @@ async def put_blob(request: Request, digest: str) -> HTTPResponse:
     """Take a file; its digest must be the one in the path."""
     path = _store(served(request)).blob(digest)
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(f".{request.id}".replace("/", "_")[:80])
+    fresh = path.with_suffix(f".{secrets.token_hex(8)}")  # nobody else's, whatever requests are called
     found = hashlib.sha256()
     written = checked = 0
     try:
-        with fresh.open("wb") as file:
+        with fresh.open("xb") as file:
             check_disk(path.parent, int(request.headers.get("content-length") or 0))
             while (piece := await request.stream.read()) is not None:  # type: ignore[union-attr]
                 written += len(piece)
