@@ -7,17 +7,20 @@ with something else says nothing about this: then the test does not run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from server_process import LINUX, ServerProcess
 from test_pressure import ASKED, RAW
+from test_pressure_http import SENT, status
 
 MODEL = next(
     (
@@ -93,6 +96,66 @@ def test_gaps_at_most_double(
         data = RAW[name][0]
     begin = time.perf_counter()
     server.http.post("/v1/chat/completions", content=data)
+    time.sleep(max(0.0, WINDOW - (time.perf_counter() - begin)))
+    middle, most, _ = reader.between(begin, time.perf_counter())
+    assert middle <= 2 * quiet[0] and most <= 2 * quiet[1], (quiet, middle, most)
+
+
+def flood(server: ServerProcess) -> None:
+    """Twenty times as many requests as there are places, at once."""
+
+    body = b'{"prompt": "a", "max_tokens": 4}'
+    request = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+    with contextlib.ExitStack() as open_ones:
+        # From one thread, so that the reader beside it is not kept from reading.
+        socks = [
+            open_ones.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+            for _ in range(80)
+        ]
+        for sock in socks:
+            sock.sendall(request % (len(body), body))
+        for sock in socks:
+            assert sock.recv(65536).split()[1] in (b"200", b"429")
+
+
+def idle(server: ServerProcess) -> None:
+    """2,000 connections that say nothing, or half of a request."""
+    with contextlib.ExitStack() as open_ones:
+        for i in range(2000):
+            sock = open_ones.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+            if i % 2:
+                sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le")
+        time.sleep(1)
+
+
+def slow(server: ServerProcess) -> None:
+    """Three clients that ask for streams, and do not read them."""
+    body = json.dumps({"prompt": "a", "max_tokens": 300, "ignore_eos": True, "stream": True, "logprobs": 5})
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(3):
+            sock = open_ones.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", server.port))
+            sock.sendall(
+                "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+            )
+        time.sleep(WINDOW)
+
+
+def tiny_chunks(server: ServerProcess) -> None:
+    """A body at the limit, in chunks of a byte."""
+    assert status(server, SENT["body at the limit in chunks of one byte"][0]) == 400
+
+
+@pytest.mark.parametrize("press", [flood, idle, slow, tiny_chunks])
+def test_gaps_beside_many_connections(
+    served: tuple[ServerProcess, Reader, tuple[float, float, float]], press: Callable[[ServerProcess], None]
+) -> None:
+    server, reader, quiet = served
+    time.sleep(0.5)  # what the one before has left behind is over
+    begin = time.perf_counter()
+    press(server)
     time.sleep(max(0.0, WINDOW - (time.perf_counter() - begin)))
     middle, most, _ = reader.between(begin, time.perf_counter())
     assert middle <= 2 * quiet[0] and most <= 2 * quiet[1], (quiet, middle, most)
