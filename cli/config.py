@@ -89,7 +89,7 @@ def _variables() -> set[str]:
         commands += getattr(command, "commands", {}).values()
         for param in command.params:
             if isinstance(param, Setting):
-                names |= set(param.envvar or ())
+                names |= {*(param.envvar or ()), *param.no_envvar}
     return names
 
 

@@ -59,6 +59,10 @@ class Choice(_Choice):
         return f"; did you mean {' or '.join(choices[name] for name in near[:2])}?" if near else ""
 
 
+#: What a variable of ``--no-NAME`` may say when it means nothing.
+_OFF = ("", "0", "false", "off", "no", "f", "n")
+
+
 class Setting(click.Option):
     """An option that is also ``GGFW_NAME`` for each of its long names, and a key of the configuration file."""
 
@@ -67,6 +71,16 @@ class Setting(click.Option):
         super().__init__(*args, **kwargs)
         self.keys = [name[2:] for name in self.opts if name.startswith("--")]
         self.envvar = [f"GGFW_{key.upper().replace('-', '_')}" for key in self.keys]
+        #: Of ``--mmap/--no-mmap``: ``no-mmap``, which is a key too, and its variable.
+        self.no_keys = [name[2:] for name in self.secondary_opts if name.startswith("--")]
+        self.no_envvar = [f"GGFW_{key.upper().replace('-', '_')}" for key in self.no_keys]
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """Return the variable's text; ``GGFW_NO_MMAP=1`` is ``GGFW_MMAP=0``."""
+        found = super().resolve_envvar_value(ctx)
+        if found is None and any(os.environ.get(name, "").lower() not in _OFF for name in self.no_envvar):
+            return "0"
+        return found
 
     def value_from_envvar(self, ctx: click.Context) -> Any:
         """Return the variable's value; for an option that may be repeated, the whole value is one of them."""
@@ -123,10 +137,12 @@ class Verb(click.Command):
             for param in self.params:
                 if not isinstance(param, Setting) or param.name is None:
                     continue
-                for key in param.keys:
+                for key in (*param.keys, *param.no_keys):
                     for spelling in (key, key.replace("-", "_")):
                         if spelling in values:
                             value = values[spelling]
+                            if key in param.no_keys and isinstance(value, bool):
+                                value = not value
                             several = param.multiple and not isinstance(value, list)
                             found[param.name] = [value] if several else value
         return found
@@ -255,7 +271,12 @@ def _known_keys() -> dict[str, set[str]]:
     from ggfw.cli.main import VERBS, cli
 
     def keys(command: click.Command) -> set[str]:
-        found = {key for param in command.params if isinstance(param, Setting) for key in param.keys}
+        found = {
+            key
+            for param in command.params
+            if isinstance(param, Setting)
+            for key in (*param.keys, *param.no_keys)
+        }
         for child in getattr(command, "commands", {}).values():
             found |= keys(child)
         return found

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tiny_models import write_llama
 
 from ggfw.cli.settings import read_config
 from ggfw.errors import InvalidRequest
@@ -54,3 +55,41 @@ def test_a_home_that_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert read_config() == {}
     with pytest.raises(InvalidRequest):
         read_config(str(tmp_path / "file" / "ggfw" / "config.toml"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "text", "prefault"),
+    [
+        ({"GGFW_NO_PREFAULT": "1"}, "", False),
+        ({"GGFW_NO_PREFAULT": "0"}, "", True),
+        ({"GGFW_PREFAULT": "0"}, "", False),
+        ({"GGFW_NO_PREFAULT": "1", "GGFW_PREFAULT": "1"}, "", True),
+        ({}, "no-prefault = true", False),
+        ({}, "[run]\nno_prefault = true", False),
+        ({}, "no-prefault = false", True),
+        ({"GGFW_PREFAULT": "1"}, "no-prefault = true", True),
+    ],
+)
+def test_options_that_switch_off_are_variables_and_keys_too(
+    cli: Cli,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    text: str,
+    prefault: bool,
+) -> None:
+    import ggfw
+
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "config.toml").write_text(text)
+    monkeypatch.setenv("GGFW_CONFIG", str(tmp_path / "config.toml"))
+    seen: list[bool] = []
+    load = ggfw.load
+    monkeypatch.setattr(
+        ggfw, "load", lambda path, **given: (seen.append(given["prefault"]), load(path, **given))[1]
+    )
+    assert cli("run", write_llama(tmp_path / "m.gguf"), "hi", "-n", "1").code == 0
+    assert seen == [prefault]
+    shown = cli("config", "show").out
+    assert all(name in shown for name in variables)
