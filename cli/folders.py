@@ -43,7 +43,7 @@ def model_folders(models_dir: str | None) -> list[Path]:
         return [Path(models_dir).expanduser()]
     home = Path.home()
     lm_studio = [home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"]
-    return [folder for folder in (*lm_studio, cache_folder()) if folder.is_dir()]
+    return [folder for folder in (*lm_studio, cache_folder()) if _is_there(folder)]
 
 
 def ollama_folders(models_dir: str | None) -> list[Path]:
@@ -56,7 +56,15 @@ def ollama_folders(models_dir: str | None) -> list[Path]:
         if named
         else [Path.home() / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models")]
     )
-    return [folder for folder in places if (folder / "manifests").is_dir()]
+    return [folder for folder in places if _is_there(folder / "manifests")]
+
+
+def _is_there(folder: Path) -> bool:
+    """Whether a folder that nobody named is there and may be looked at."""
+    try:
+        return folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
+    except OSError:
+        return False
 
 
 def ollama_models(store: Path) -> list[ModelEntry]:

@@ -176,7 +176,7 @@ def print_table(columns: list[str], rows: list[list[str]], *, width: int = 0, gr
             print(group)
         cells = [cell + " " * (w - _cells(cell)) for cell, w in zip(row[first:], widths, strict=True)]
         lead = " " * indent + "".join(f"{cell}  " for cell in cells[:-1])
-        if not width or _cells(lead) + _cells(row[-1]) <= width:
+        if not width or not row[-1] or _cells(lead) + _cells(row[-1]) <= width:
             print(f"{lead}{row[-1]}".rstrip())
             continue
         wrapped = _wrapped(row[-1], width - at)

@@ -307,3 +307,22 @@ def test_a_near_name_of_the_catalogue(cli: Cli) -> None:
     said = cli("pull", "qwen3:0.7b")
     assert said.code == 1 and "did you mean" in said.error and "qwen3:1.7b" in said.error
     assert "and not in the catalogue (" in cli("pull", "xyzzy").error
+
+
+def test_a_folder_of_others_that_may_not_be_looked_at_is_left_out(
+    cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ggfw.cli.folders import model_folders
+
+    folder = home / ".lmstudio" / "models"
+    folder.mkdir(parents=True)
+    assert model_folders(None) == [folder]
+    is_dir = Path.is_dir
+
+    def denied(self: Path) -> bool:
+        if self == folder:
+            raise PermissionError(13, "Permission denied", str(self))
+        return is_dir(self)
+
+    monkeypatch.setattr(Path, "is_dir", denied)
+    assert model_folders(None) == [] and cli("list").code == 0

@@ -213,6 +213,14 @@ def test_what_does_not_fit_is_cut(text: str, width: int, shown: str) -> None:
     assert terminal.cut(text, width) == shown
 
 
+def test_tables_have_no_empty_lines_where_there_is_nothing_to_say(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor do characters that are two columns wide push what follows them about."""
+    terminal.print_table(["name", "state", "reason"], [["a" * 30, "ok", ""], ["日本", "ok", "x"]], width=30)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(lines) and lines[2] == f"{'a' * 30}  ok"
+    assert lines[-2].startswith("日本" + " " * 28 + "ok")
+
+
 def test_a_conversation_is_kept_whatever_ends_it(
     model: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
