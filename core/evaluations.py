@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggfw.errors import InvalidRequest, brief
+from ggfw.errors import InvalidRequest
 from ggfw.evaluate import evaluate, greedy, normalised, pooled, pooling_kind
 from ggfw.execute.batch import Wants
 from ggfw.request import token_ids
@@ -37,8 +37,6 @@ class Evaluations:
         self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
     ) -> list[int]:
         """Ids of ``text``; see :meth:`ggfw.tokenizer.Tokenizer.encode`."""
-        if not isinstance(text, str | bytes | bytearray):
-            raise InvalidRequest(f"text is {brief(text)}; a string or bytes were expected", "text")
         return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:

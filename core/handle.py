@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ggfw.chat.deltas import Delta, coalesce
+from ggfw.request import check_timeout
 from ggfw.result import Result
 
 if TYPE_CHECKING:
@@ -74,10 +75,12 @@ class Handle:
             timeout: seconds to wait at most; the request itself goes on.
 
         Raises:
+            InvalidRequest: ``timeout`` is no number of seconds.
             TimeoutError: it has not ended yet.
             GenerationError: it failed, was canceled or its deadline passed (``partial`` holds the result so far).
         """
-        if not self._ended.wait(timeout):
+        timeout = check_timeout(timeout)
+        if not self._ended.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
             raise TimeoutError(f"request {self.id} has not finished within {timeout:g} s")
         return self._outcome()
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggfw import quants
+from ggfw.arguments import floats, text
 from ggfw.errors import BackendError, InvalidRequest
 from ggfw.execute.kernel_set import F32_FORMAT, KernelSet
 from ggfw.quants import Buffer, Format
@@ -54,12 +55,11 @@ def matvec(
         BackendError: no kernel backend can be used.
     """
     fmt = quants.get(fmt)
-    vectors = np.ascontiguousarray(x, np.float32)
+    vectors = np.ascontiguousarray(floats("x", x, np.float32))
     if vectors.ndim not in (1, 2) or vectors.shape[-1] == 0:
         raise InvalidRequest(f"x must have the shape (n_in,) or (n, n_in), it has {vectors.shape}", "x")
     n_in = vectors.shape[-1]
-    data = np.frombuffer(rows, np.uint8) if not isinstance(rows, np.ndarray) else rows
-    data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    data = quants.as_bytes("rows", rows)
     row = quants.row_bytes(fmt, n_in)
     if data.size == 0 or data.size % row:
         raise InvalidRequest(
@@ -69,13 +69,11 @@ def matvec(
     shape = (*vectors.shape[:-1], n_out)
     if out is None:
         out = np.empty(shape, np.float32)
-    elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
-        raise InvalidRequest(
-            f"out must be a C-contiguous float32 array of shape {shape}, it is {out.dtype} {out.shape}", "out"
-        )
+    else:
+        quants.check_out(out, shape)
     if out.size == 0:
         return out
-    kernels = _kernel_set(backend)
+    kernels = _kernel_set(None if backend is None else text("backend", backend))
     found = kernels.find("linear", fmt.ggml_type, n_in)
     if found is None:
         data = quants.dequantize(fmt, data, (n_out, n_in)).reshape(-1).view(np.uint8)
@@ -101,7 +99,7 @@ def dot(fmt: Format, row: Buffer, x: NDArray[Any], *, backend: str | None = None
         row: its bytes.
         x: (n_in,).
     """
-    vector = np.asarray(x)
+    vector = floats("x", x, np.float32)
     if vector.ndim != 1:
         raise InvalidRequest(f"x must have the shape (n_in,), it has {vector.shape}", "x")
     result = matvec(fmt, row, vector, backend=backend)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ggfw.arguments import integer
 from ggfw.errors import InvalidRequest
 from ggfw.logprob_file import LogprobReader, LogprobWriter
 from ggfw.records import dataclass
@@ -90,6 +91,8 @@ def perplexity(
     Raises:
         InvalidRequest: the text is too short, or the base belongs to something else.
     """
+    ctx = integer("ctx", ctx, 0)
+    max_chunks = None if max_chunks is None else integer("max_chunks", max_chunks, 0)
     chunks = _chunks(model, text, ctx, max_chunks)
     first = ctx // 2  # the first position whose next token counts
     counted = np.array([chunk[first + 1 :] for chunk in chunks], np.int32)  # (n_chunks, ctx - first - 1)

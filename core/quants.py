@@ -93,7 +93,7 @@ def dequantize(
         shape = tuple(integer("shape", n, 0, 2**63 - 1) for n in shape)
     except TypeError:
         raise InvalidRequest(f"shape is {brief(shape)}; several sizes were expected", "shape") from None
-    data = _as_bytes(buffer)
+    data = as_bytes("buffer", buffer)
     expected = prod(shape[:-1]) * row_bytes(fmt, shape[-1] if shape else 1)
     if len(data) != expected:
         raise InvalidRequest(
@@ -101,12 +101,8 @@ def dequantize(
         )
     if out is None:
         out = np.empty(shape, np.float32)
-    elif not isinstance(out, np.ndarray):
-        raise InvalidRequest(f"out is {brief(out)}; a float32 array was expected", "out")
-    elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
-        raise InvalidRequest(
-            f"out must be a C-contiguous float32 array of shape {shape}, it is {out.dtype} {out.shape}", "out"
-        )
+    else:
+        check_out(out, shape)
     _in_chunks(fmt, fmt.dequantize, data.reshape(-1, fmt.type_size), out.reshape(-1, fmt.block_size))
     return out
 
@@ -156,10 +152,30 @@ def _in_chunks(
         raise PluginError(f"the quant format {fmt.name} failed: {kind_and_text(exc)}") from exc
 
 
-def _as_bytes(buffer: Any) -> NDArray[np.uint8]:
+def check_out(out: Any, shape: tuple[int, ...]) -> None:
+    """Refuse an array that no results of ``shape`` can be written into.
+
+    Raises:
+        InvalidRequest: it is one; ``param`` is ``out``.
+    """
+    what = f"out must be a C-contiguous float32 array of shape {shape}, it is"
+    if not isinstance(out, np.ndarray):
+        raise InvalidRequest(f"{what} {brief(out)}", "out")
+    if out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
+        raise InvalidRequest(f"{what} {out.dtype} {out.shape}", "out")
+    if not out.flags.writeable:
+        raise InvalidRequest("out cannot be written to; give an array of your own", "out")
+
+
+def as_bytes(name: str, buffer: Any) -> NDArray[np.uint8]:
+    """The bytes of a buffer or an array, (n,) uint8, not copied where they lie together.
+
+    Raises:
+        InvalidRequest: it has none; ``param`` is ``name``.
+    """
     try:
         if isinstance(buffer, np.ndarray):
             return np.ascontiguousarray(buffer).reshape(-1).view(np.uint8)
         return np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
     except (TypeError, ValueError, BufferError):  # no bytes, objects of Python, gaps between the bytes
-        raise InvalidRequest(f"buffer is {brief(buffer)}; bytes were expected", "buffer") from None
+        raise InvalidRequest(f"{name} is {brief(buffer)}; bytes were expected", name) from None

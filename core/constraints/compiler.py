@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ggfw.arguments import instance
 from ggfw.constraints.gbnf import to_lark
 from ggfw.constraints.grammar import Grammar
 from ggfw.constraints.limits import MAX_PROPERTIES, check_lark, check_size
@@ -68,6 +69,7 @@ class Compiler:
             InvalidRequest: the grammar is malformed, uses what is not supported (named), exceeds a bound, or
                 accepts no text at all; ``param`` is the grammar's.
         """
+        instance("grammar", grammar, Grammar, "a ggfw.constraints.Grammar")
         with self._lock:
             if grammar in self._compiled:
                 self._compiled.move_to_end(grammar)

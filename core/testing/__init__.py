@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ggfw.arguments import instance
 from ggfw.descriptors import (
     ArchitectureSpec,
     ChatDialect,
@@ -76,6 +77,7 @@ def check(item: Descriptor) -> list[Finding]:
     Returns:
         One finding per rule.
     """
+    instance("item", item, Descriptor, "a descriptor of a plugin")
     return checks_of(type(item).kind)(item).run()
 
 

@@ -102,6 +102,8 @@ class Tokenizer:
             add_special: add BOS / EOS as the file asks, even if the text itself begins with BOS.
             parse_special: recognise control tokens in the text. Off, text never becomes a control token.
         """
+        if not isinstance(text, str | bytes | bytearray):
+            raise InvalidRequest(f"text is {brief(text)}; a string or bytes were expected", param="text")
         known = text if isinstance(text, str) else self._encoder.text_of(text)
         ids = self._encode(known, None if parse_special else [])
         return self._with_ends(ids) if add_special else ids
@@ -198,7 +200,10 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int], *, special: bool = False) -> bytes:
         """The bytes of all tokens joined; ``special``: with the names of control tokens."""
-        return b"".join(map(self.piece if special else self._shown, ids))
+        try:
+            return b"".join(map(self.piece if special else self._shown, ids))
+        except (TypeError, IndexError):  # not numbers, or none at all
+            raise InvalidRequest(f"ids is {brief(ids)}; token ids were expected", param="ids") from None
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """The text of all tokens, exactly what a :class:`Decoder` fed with them gives; ill-formed bytes are U+FFFD."""
