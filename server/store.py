@@ -8,11 +8,14 @@ somebody asks for it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,6 +32,8 @@ from ggfw.server.pool import Pool
 NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*){0,3}(?::[\w.-]+)?")
 DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
 
+#: Seconds after which nobody writes to an unfinished upload any more.
+LEFT_AFTER = 24 * 3600
 #: Bytes of the disk that uploads leave free.
 RESERVE = 1 << 30
 
@@ -170,6 +175,18 @@ class Store:
         if found is None:
             raise InvalidRequest(f"{digest!r:.80} is not a digest; expected sha256: and 64 digits", "digest")
         return self.folder / "blobs" / f"sha256-{found[1]}"
+
+    def unfinished(self, blob: Path) -> Path:
+        """Where a blob is to be written until it is whole: nobody else's place, whatever requests are called.
+
+        What killed servers left in such places a day ago or earlier is removed.
+        """
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        for left in blob.parent.glob("sha256-*.part"):
+            with contextlib.suppress(OSError):
+                if left.stat().st_mtime < time.time() - LEFT_AFTER:
+                    left.unlink()
+        return blob.with_suffix(f".{secrets.token_hex(8)}.part")
 
     # -- derived models -------------------------------------------------------------------------------------------
 

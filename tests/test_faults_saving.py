@@ -116,6 +116,18 @@ def test_two_who_send_the_same_file_do_not_spoil_it(tmp_path: Path) -> None:
         assert stored.read_bytes() == DATA
 
 
+def test_what_killed_servers_left_of_uploads_is_removed(tmp_path: Path) -> None:
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for name, age in (("sha256-" + "1" * 64 + ".00.part", 90_000), ("sha256-" + "2" * 64 + ".00.part", 60),
+                      ("sha256-" + "3" * 64, 900_000)):  # fmt: skip
+        (blobs / name).write_bytes(b"x")
+        os.utime(blobs / name, (time.time() - age,) * 2)
+    with Pooled(tmp_path) as server:
+        assert server.http.post(f"/api/blobs/sha256:{DIGEST}", content=DATA).status_code == 201
+    assert sorted(p.name[7:9] for p in blobs.iterdir()) == sorted(["22", "33", DIGEST[:2]])
+
+
 @pytest.mark.slow
 def test_a_server_that_is_killed_while_a_file_is_sent(tmp_path: Path) -> None:
     path, folder = write_llama(tmp_path / "m.gguf"), tmp_path / "models"

@@ -210,6 +210,8 @@ def test_bodies(server: ServerProcess, name: str) -> None:
 
 def test_a_flood_is_refused_with_a_time_to_come_back(server: ServerProcess) -> None:
     statuses: list[int] = []
+    server.forget_peak()
+    memory = server.resident()
 
     def ask() -> None:
         answer = server.http.post(
@@ -225,6 +227,7 @@ def test_a_flood_is_refused_with_a_time_to_come_back(server: ServerProcess) -> N
     for thread in threads:
         thread.join(60)
     assert len(statuses) == 60 and set(statuses) <= {200, 429} and statuses.count(200) >= 10
+    assert server.peak() - memory <= BYTES
     server.alive()
 
 

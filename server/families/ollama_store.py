@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -231,9 +230,9 @@ async def has_blob(request: Request, digest: str) -> HTTPResponse:
 @endpoint(ollama_store, "POST", "/api/blobs/<digest>", family="ollama", stream=True)
 async def put_blob(request: Request, digest: str) -> HTTPResponse:
     """Take a file; its digest must be the one in the path."""
-    path = _store(served(request)).blob(digest)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(f".{secrets.token_hex(8)}")  # nobody else's, whatever requests are called
+    store = _store(served(request))
+    path = store.blob(digest)
+    fresh = store.unfinished(path)
     found = hashlib.sha256()
     written = checked = 0
     try:
