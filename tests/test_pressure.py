@@ -55,6 +55,18 @@ def function(i: int) -> dict[str, Any]:
     return {"type": "function", "function": {"name": f"f{i}", "parameters": parameters}}
 
 
+def many_definitions(n: int) -> dict[str, Any]:
+    """A tool whose arguments have a definition each, one of which cannot be enforced, beside a JSON answer."""
+    properties: dict[str, Any] = {f"p{i}": {"$ref": f"#/$defs/d{i}"} for i in range(n)}
+    tool = function(0)
+    tool["function"]["parameters"] = {
+        "type": "object",
+        "properties": {**properties, "x": {"type": "string", "$id": "http://x/y"}},
+        "$defs": {f"d{i}": {"type": "string", "maxLength": 1 + i} for i in range(n)},
+    }
+    return {"tools": [tool], "response_format": {"type": "json_object"}}
+
+
 def says(text: str, role: str = "user") -> dict[str, Any]:
     return {"messages": [{"role": role, "content": text}, {"role": "user", "content": "x"}]}
 
@@ -73,6 +85,8 @@ ASKED: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
         {"tools": [function(i) for i in range(2000)], "tool_choice": "required"},
         (400,),
     ),
+    "1,000 definitions of a tool": (many_definitions(1000), (200, 400)),
+    "1,000 definitions of a tool, required": ({**many_definitions(1000), "tool_choice": "required"}, (200, 400)),
     "10,000 stop strings": ({"stop": [f"s{i}" for i in range(10_000)]}, (200,)),
     "10,000 stop strings that begin alike": ({"stop": ["ee" + f"{i}" for i in range(9_000)]}, (200,)),
     "stop string of 1 MB": ({"stop": ["a" * 1_000_000]}, (400,)),
