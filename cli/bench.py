@@ -210,8 +210,9 @@ def _print(rows: list[dict[str, Any]], as_json: bool, route: str) -> None:
                 f"{row['prompt_tokens_per_second']:.1f}",
                 f"{row['decode_tokens_per_second']:.1f}",
                 f"{row['ttft_ms']:.1f}",
-                f"{row['load_ms']:.0f}",
-                f"{row['peak_rss_bytes'] / 1e6:.0f}",
+                # Of a server nobody here knows them.
+                f"{row['load_ms']:.0f}" if row["load_ms"] else "",
+                f"{row['peak_rss_bytes'] / 1e6:.0f}" if row["peak_rss_bytes"] else "",
             ]
             for row in rows
         ],

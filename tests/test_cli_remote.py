@@ -122,7 +122,8 @@ def test_bench_of_a_server(served: Cli, url: str) -> None:
     assert [row["parallel"] for row in rows] == [1, 2] and url in rows[0]["mode"]
     assert rows[1]["samples"][0]["generated_tokens"] == 16
     assert all(row["decode_tokens_per_second"] > 0 and row["ttft_ms"] > 0 for row in rows)
-    assert "through HTTP" in served("bench", *args[:-2]).out
+    table = served("bench", *args[:-2]).out
+    assert "through HTTP" in table and len(table.splitlines()[-1].split()) == 6, "no load time, no memory"
     said = served("bench", "nonsense", *args)
     assert said.code == 1 and "nonsense" in said.error
 
