@@ -294,3 +294,17 @@ def test_company_chunks_and_threads_change_no_bit(data: st.DataObject) -> None:
             np.testing.assert_array_equal(part, whole[at + done : at + done + size])
             done += size
         at += n
+
+
+@pytest.mark.parametrize(("window", "kv_type"), [(0, KV_F16), (300, KV_F16), (0, KV_Q8_0)])
+def test_chunks_of_several_parts_change_no_bit(unit: str, window: int, kv_type: int) -> None:
+    """Where many rows decode, a chunk takes several parts of a context; alone, each part is a chunk."""
+    lengths = [700 + 53 * i for i in range(12)]
+    s = Setup(n_head=4, n_kv=2, d_k=32, lengths=lengths, window=window, kv_type=kv_type)
+    rows = [(i, n - 1 - i % 2, 1 + i % 2, False) for i, n in enumerate(lengths)]
+    whole = [s.run(unit, rows, threads=threads) for threads in (1, 3)]
+    np.testing.assert_array_equal(*whole)
+    at = 0
+    for row in rows:
+        np.testing.assert_array_equal(s.run(unit, [row], threads=2), whole[0][at : at + row[2]])
+        at += row[2]

@@ -1,5 +1,8 @@
-/* attention_decode.h: attention of few rows per sequence. A chunk is (rows of a segment, kv head, part of the context):
- * K and V are read once for all heads of the group. Contexts of several parts are put together by a second region. */
+/* attention_decode.h: attention of few rows per sequence. A chunk is (rows of a segment, kv head, parts of the context):
+ * K and V are read once for all heads of the group. Contexts of several parts are put together by a second region.
+ *
+ * Memory is the limit, so it has to be busy all the time: while a block's keys are multiplied its values are prefetched,
+ * and while its values are, the keys of the next block. */
 #ifndef GGFW_ATTENTION_DECODE_H
 #define GGFW_ATTENTION_DECODE_H
 
@@ -7,7 +10,8 @@
 
 #define DECODE_BLOCK 256 /* keys whose scores are held at once; parts are multiples of it */
 #define DECODE_MAX_PARTS 16
-#define DECODE_AHEAD 2 /* groups of 16 keys between a prefetch and its use */
+#define DECODE_CHUNKS 12 /* per thread, about, before a chunk takes several parts */
+#define DECODE_HEAD_BYTES 256 /* of a page's keys: once they are asked for, the processor reads on by itself */
 #define DECODE_HEADS 4 /* queries that share a load of K and V */
 
 /* Accumulators that fit the registers. */
@@ -53,14 +57,31 @@ static decode_group decode_group_at(const ggfw_step *step, const ggfw_run *run, 
     return g;
 }
 
-static int32_t decode_chunks(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end) {
+/* Parts of one group that a chunk takes: several where there are many, for keys are prefetched within a chunk only. What
+ * a row gets does not depend on it. */
+static int32_t decode_parts_per_chunk(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end) {
     int32_t parts = 0;
     for (int32_t row = row_begin; row < row_end;) {
         decode_group g = decode_group_at(step, run, row, row_end);
         parts += g.part_end - g.part_begin;
         row = g.row_end;
     }
-    return parts * step->params.attention.n_head_kv;
+    int32_t share = parts * step->params.attention.n_head_kv / (DECODE_CHUNKS * run->n_threads);
+    return larger(1, smaller(share, DECODE_MAX_PARTS));
+}
+
+VF_INLINE int32_t decode_chunks_of(const decode_group *g, int32_t per_chunk) {
+    return chunks_of_rows(g->part_begin, g->part_end, per_chunk);
+}
+
+static int32_t decode_chunks(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end) {
+    int32_t chunks = 0, per_chunk = decode_parts_per_chunk(step, run, row_begin, row_end);
+    for (int32_t row = row_begin; row < row_end;) {
+        decode_group g = decode_group_at(step, run, row, row_end);
+        chunks += decode_chunks_of(&g, per_chunk);
+        row = g.row_end;
+    }
+    return chunks * step->params.attention.n_head_kv;
 }
 
 /* ---- partial results in run->shared: [row][head][part] of {maximum, sum, pad, accumulators} ---------------------- */
@@ -94,6 +115,8 @@ typedef struct decode_tile {
     float top[DECODE_HEADS];
     vf sum[DECODE_HEADS];
     float *scales; /* of a group of keys or values, [kv_blocks][KV_GROUP] */
+    int32_t fetched; /* keys before it were prefetched */
+    int32_t next_end; /* keys before it are read by this chunk, and prefetched a block ahead */
 } decode_tile;
 
 /* Dot products of 16 keys (rows of d elements) with `heads` queries. Constant type and heads. */
@@ -183,14 +206,6 @@ VF_INLINE void decode_values(const uint8_t *values, int64_t row, int32_t type, i
     }
 }
 
-/* Pages lie anywhere, so the processor cannot guess what comes next: 16 rows ahead of their use. */
-VF_INLINE void prefetch_rows(const uint8_t *at, int64_t bytes, const int level) {
-    for (int64_t i = 0; i < bytes; i += 64) {
-        if (level == 1) __builtin_prefetch(at + i, 0, 3);
-        else __builtin_prefetch(at + i, 0, 2);
-    }
-}
-
 /* Keys [block, block + DECODE_BLOCK) of the part; block is a multiple of it. Constant type and heads. */
 VF_INLINE void decode_block(const ggfw_step *step, const ggfw_run *run, const ggfw_segment *segment, int32_t kv_head,
                             int32_t block, key_range part, decode_tile *t, const int32_t type, const int heads) {
@@ -203,11 +218,9 @@ VF_INLINE void decode_block(const ggfw_step *step, const ggfw_run *run, const gg
     for (int32_t key = first; key < end; key += 16) {
         int32_t page = page_of(run, segment, p->pool, key);
         float dots[DECODE_HEADS][16];
-        if (key + 16 * DECODE_AHEAD < end) {
-            int32_t next = key + 16 * DECODE_AHEAD, next_page = page_of(run, segment, p->pool, next);
-            prefetch_rows(k_at(pool, p->layer, next_page, kv_head, next % pool->page_size),
-                          kv_group_bytes(type, pool->d_k), 1);
-        }
+        if (key >= t->fetched && key % pool->page_size == 0 && key + pool->page_size < end)
+            prefetch_rows(k_at(pool, p->layer, page_of(run, segment, p->pool, key + pool->page_size), kv_head, 0),
+                          DECODE_HEAD_BYTES, 1);
         if (pool->v != NULL)
             prefetch_rows(v_at(pool, p->layer, page, kv_head, key % pool->page_size),
                           kv_group_bytes(type, pool->d_v), 2);
@@ -240,6 +253,14 @@ VF_INLINE void decode_block(const ggfw_step *step, const ggfw_run *run, const gg
     for (int32_t key = begin; key < end;) {
         int32_t slot = key % pool->page_size, page = page_of(run, segment, p->pool, key);
         int32_t n = smaller(kv_quantised(type) ? KV_GROUP - slot % KV_GROUP : pool->page_size - slot, end - key);
+        if (key + DECODE_BLOCK < t->next_end) {
+            int32_t next = (key + DECODE_BLOCK) / KV_GROUP * KV_GROUP, groups = (n + KV_GROUP - 1) / KV_GROUP;
+            for (int32_t g = 0; g < groups && next < t->next_end; g++, next += KV_GROUP)
+                prefetch_rows(k_at(pool, p->layer, page_of(run, segment, p->pool, next), kv_head,
+                                   next % pool->page_size),
+                              kv_group_bytes(type, pool->d_k), 2);
+            t->fetched = next;
+        }
         const uint8_t *values = v_at(pool, p->layer, page, kv_head, slot);
         kv_load_scales(values, type, v_columns(pool), slot, kv_blocks(pool->d_v), t->scales);
         decode_values(values, kv_row_bytes(type, v_columns(pool)), type, pool->d_v, n, t, key - block,
@@ -293,7 +314,7 @@ static int64_t decode_scratch(const ggfw_step *step, const ggfw_run *run) {
 
 /* Queries [index, index + heads) of the group: index counts rows of the group times heads of the kv head. */
 static void decode_queries(const ggfw_step *step, const ggfw_run *run, const decode_group *g, int32_t kv_head,
-                           int32_t part, int32_t index, int heads, float *scratch) {
+                           row_range parts, int32_t part, int32_t index, int heads, float *scratch) {
     const ggfw_attention *p = &step->params.attention;
     int32_t share = p->n_head / p->n_head_kv, single = g->part_end - g->part_begin == 1;
     decode_tile t;
@@ -317,6 +338,8 @@ static void decode_queries(const ggfw_step *step, const ggfw_run *run, const dec
     }
     t.scales = scratch;
     key_range range = {larger(seen.begin, part * g->part_length), smaller(seen.end, (part + 1) * g->part_length)};
+    t.fetched = part == parts.begin ? 0 : range.end; /* of the first one nothing, else by the part before */
+    t.next_end = smaller(seen.end, parts.end * g->part_length);
     if (range.begin < range.end) decode_part(step, run, g->segment, kv_head, range, &t, heads);
     for (int i = 0; i < heads; i++) {
         int32_t row = g->row_begin + (index + i) / share, head = kv_head * share + (index + i) % share;
@@ -337,15 +360,18 @@ static void decode_queries(const ggfw_step *step, const ggfw_run *run, const dec
 static void decode_run(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end, int32_t chunk,
                        void *scratch) {
     const ggfw_attention *p = &step->params.attention;
-    int32_t kv_head = chunk % p->n_head_kv, part = chunk / p->n_head_kv;
+    int32_t kv_head = chunk % p->n_head_kv, index = chunk / p->n_head_kv;
+    int32_t per_chunk = decode_parts_per_chunk(step, run, row_begin, row_end);
     decode_group g = decode_group_at(step, run, row_begin, row_end);
-    while (part >= g.part_end - g.part_begin) {
-        part -= g.part_end - g.part_begin;
+    while (index >= decode_chunks_of(&g, per_chunk)) {
+        index -= decode_chunks_of(&g, per_chunk);
         g = decode_group_at(step, run, g.row_end, row_end);
     }
     int32_t queries = (g.row_end - g.row_begin) * (p->n_head / p->n_head_kv);
-    for (int32_t i = 0; i < queries; i += DECODE_HEADS)
-        decode_queries(step, run, &g, kv_head, g.part_begin + part, i, smaller(queries - i, DECODE_HEADS), scratch);
+    row_range parts = rows_of_chunk(g.part_begin, g.part_end, per_chunk, index);
+    for (int32_t part = parts.begin; part < parts.end; part++)
+        for (int32_t i = 0; i < queries; i += DECODE_HEADS)
+            decode_queries(step, run, &g, kv_head, parts, part, i, smaller(queries - i, DECODE_HEADS), scratch);
     if (g.part_end - g.part_begin == 1 && step->out[1].width > 0 && quantises_by_chunk(p))
         for (int32_t row = g.row_begin; row < g.row_end; row++) attention_quantize_heads(step, run, row, kv_head);
 }

@@ -156,6 +156,17 @@ static void prompt_load_block(const ggfw_step *step, const ggfw_run *run, const 
     }
 }
 
+/* Ask for the group of keys and values at `key` of the next block, which come from memory while this one is multiplied. */
+VF_INLINE void prompt_prefetch(const ggfw_step *step, const ggfw_run *run, const ggfw_segment *segment, int32_t kv_head,
+                               int32_t key) {
+    const ggfw_attention *p = &step->params.attention;
+    const ggfw_pool *pool = &run->pools[p->pool];
+    int32_t page = page_of(run, segment, p->pool, key), slot = key % pool->page_size;
+    prefetch_rows(k_at(pool, p->layer, page, kv_head, slot), kv_group_bytes(pool->type, pool->d_k), 2);
+    if (pool->v != NULL)
+        prefetch_rows(v_at(pool, p->layer, page, kv_head, slot), kv_group_bytes(pool->type, pool->d_v), 2);
+}
+
 /* ---- a tile of queries against a block of keys ------------------------------------------------------------------- */
 
 /* scores[PROMPT_TILE][16 vectors] = q keys. Constant vectors. */
@@ -332,8 +343,13 @@ static void prompt_run(const ggfw_step *step, const ggfw_run *run, int32_t row_b
     key_range seen = {w.visible[0].begin, w.visible[n_queries - 1].end}; /* positions ascend */
     for (int32_t block = seen.begin / PROMPT_KEYS * PROMPT_KEYS; block < seen.end; block += PROMPT_KEYS) {
         int32_t block_end = smaller(block + PROMPT_KEYS, seen.end);
+        int32_t next = block_end, next_end = smaller(block_end + PROMPT_KEYS, seen.end);
+        int32_t tiles = (n_queries + PROMPT_TILE - 1) / PROMPT_TILE;
+        int32_t ahead = (PROMPT_KEYS / KV_GROUP + tiles - 1) / tiles * KV_GROUP; /* keys prefetched at each tile */
         prompt_load_block(step, run, segment, kv_head, block, larger(block, seen.begin), block_end, &w);
         for (int32_t i = 0; i < n_queries; i += PROMPT_TILE) {
+            for (int32_t end_ahead = smaller(next + ahead, next_end); next < end_ahead; next += KV_GROUP)
+                prompt_prefetch(step, run, segment, kv_head, next);
             int32_t last = smaller(i + PROMPT_TILE, n_queries) - 1;
             int32_t tile_begin = larger(w.visible[i].begin, block), tile_end = smaller(w.visible[last].end, block_end);
             if (tile_begin < tile_end) prompt_tile(p, &w, i, block, tile_begin, tile_end);
