@@ -30,25 +30,43 @@ VF_INLINE int32_t prompt_padded_queries(const ggfw_attention *p) {
     return (prompt_rows(p) * (p->n_head / p->n_head_kv) + PROMPT_TILE - 1) / PROMPT_TILE * PROMPT_TILE;
 }
 
-/* Rows per chunk in a step of n rows: as many as fit, or fewer, until the threads share the chunks evenly. What a row gets
- * does not depend on the cut. */
-static int32_t prompt_rows_of(const ggfw_attention *p, const ggfw_run *run, int32_t n) {
-    int32_t blocks = chunks_of_rows(0, n, prompt_rows(p)), most = blocks + run->n_threads;
-    for (int32_t b = blocks; b < most && 4 * b <= n; b++)
-        if (b * p->n_head_kv % run->n_threads == 0) return chunks_of_rows(0, n, b);
-    return prompt_rows(p);
+/* How the rows of a step are cut: for the first `whole` kv heads into blocks of as many rows as fit, for the others into
+ * smaller ones, until the threads share both evenly. Each chunk turns all keys and values of its head into f32, so few
+ * are better. What a row gets does not depend on the cut. */
+typedef struct prompt_cut {
+    int32_t whole;     /* kv heads */
+    int32_t rows;      /* per chunk, of the first ones */
+    int32_t rest_rows; /* per chunk, of the others */
+} prompt_cut;
+
+static prompt_cut prompt_cut_of(const ggfw_attention *p, const ggfw_run *run, int32_t n) {
+    int32_t blocks = chunks_of_rows(0, n, prompt_rows(p)), rows = chunks_of_rows(0, n, blocks);
+    for (int32_t rest = 0; rest <= p->n_head_kv; rest++) {
+        if ((p->n_head_kv - rest) * blocks % run->n_threads) continue;
+        if (!rest) return (prompt_cut){p->n_head_kv, rows, rows};
+        for (int32_t b = blocks + 1; b < blocks + run->n_threads && 4 * b <= n; b++)
+            if (rest * b % run->n_threads == 0) return (prompt_cut){p->n_head_kv - rest, rows, chunks_of_rows(0, n, b)};
+    }
+    return (prompt_cut){p->n_head_kv, prompt_rows(p), prompt_rows(p)};
+}
+
+/* Blocks of so many rows that the rows of a step make; none reaches from one segment into the next. */
+static int32_t prompt_blocks(const ggfw_run *run, int32_t row_begin, int32_t row_end, int32_t per_block) {
+    int32_t blocks = 0;
+    for (int32_t row = row_begin; row < row_end;) {
+        const ggfw_segment *s = &run->batch->segments[run->batch->row_segment[row]];
+        int32_t end = smaller(row_end, s->row + s->n_rows);
+        blocks += chunks_of_rows(row, end, per_block);
+        row = end;
+    }
+    return blocks;
 }
 
 static int32_t prompt_chunks(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end) {
     const ggfw_attention *p = &step->params.attention;
-    int32_t blocks = 0, per_chunk = prompt_rows_of(p, run, row_end - row_begin);
-    for (int32_t row = row_begin; row < row_end;) {
-        const ggfw_segment *s = &run->batch->segments[run->batch->row_segment[row]];
-        int32_t end = smaller(row_end, s->row + s->n_rows);
-        blocks += chunks_of_rows(row, end, per_chunk);
-        row = end;
-    }
-    return blocks * p->n_head_kv;
+    prompt_cut cut = prompt_cut_of(p, run, row_end - row_begin);
+    return cut.whole * prompt_blocks(run, row_begin, row_end, cut.rows) +
+           (p->n_head_kv - cut.whole) * prompt_blocks(run, row_begin, row_end, cut.rest_rows);
 }
 
 /* Scratch of one chunk. */
@@ -323,9 +341,17 @@ static void prompt_end(const ggfw_step *step, const ggfw_run *run, int32_t row, 
 static void prompt_run(const ggfw_step *step, const ggfw_run *run, int32_t row_begin, int32_t row_end, int32_t chunk,
                        void *scratch) {
     const ggfw_attention *p = &step->params.attention;
-    int32_t kv_head = chunk % p->n_head_kv, row = row_begin, end, per_chunk = prompt_rows_of(p, run, row_end - row_begin);
+    prompt_cut cut = prompt_cut_of(p, run, row_end - row_begin);
+    int32_t per_chunk = cut.rows, heads = cut.whole, kv_head = 0, row = row_begin, end;
+    int32_t blocks_of_all = prompt_blocks(run, row_begin, row_end, per_chunk);
+    if (chunk >= heads * blocks_of_all) { /* one of the smaller ones, which come last */
+        chunk -= heads * blocks_of_all;
+        per_chunk = cut.rest_rows, kv_head = heads, heads = p->n_head_kv - heads;
+        blocks_of_all = prompt_blocks(run, row_begin, row_end, per_chunk);
+    }
+    kv_head += chunk % heads;
     /* Last rows first: they see the most keys, and a long chunk at the end would keep one thread waiting. */
-    int32_t block_of_rows = (prompt_chunks(step, run, row_begin, row_end) - 1 - chunk) / p->n_head_kv;
+    int32_t block_of_rows = blocks_of_all - 1 - chunk / heads;
     const ggfw_segment *segment;
     for (;;) { /* find the segment of the block */
         segment = &run->batch->segments[run->batch->row_segment[row]];
