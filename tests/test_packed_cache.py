@@ -220,7 +220,12 @@ def test_weights_stay_mapped_while_they_settle_though_nobody_else_holds_them(
     with ggfw.load(model, ctx=64, threads=1, packed_cache=cache) as loaded:
         data = loaded.loaded.executor.weights.mapped[1]
         weights = NativeWeights.__new__(NativeWeights)
-        weights._ffi, weights._lib, weights.settled, weights.mapped = native().ffi, Library, False, (model, data)
+        weights._ffi, weights._lib, weights.settled, weights.mapped = (
+            native().ffi,
+            Library,
+            False,
+            (model, data),
+        )
         weights.settle()
         watched, thread = weakref.ref(data), weights._thread
         assert begun.wait(10.0)
