@@ -80,7 +80,7 @@ class Engine:
         n_parallel: int | None = None,
         max_queue: int = 64,
         prefix_cache_mb: int | None = None,
-        step_budget: float = 60.0,
+        step_budget: float = 50.0,
         spec: str = "off",
         draft: LoadedModel | None = None,
     ) -> None:
