@@ -41,6 +41,8 @@ BOUNDS = {"int16": 2e-3, "f32": 2e-3, "int8": 3e-2}
 _PASSES = 4
 #: Noise of the clock, above which "faster than a plain read" is meant.
 NOISE = 1.1
+#: How often bytes are read again that a kernel seems to have outrun.
+READ_AGAIN = 3
 
 
 def measure_kernels(
@@ -153,8 +155,13 @@ def _matrix(
     total = copies * n_bytes
     if total not in bandwidth:
         bandwidth[total] = _plain_read(total, threads, repeat)
-    plain = bandwidth[total]
     speed = n_bytes / seconds / 1e9
+    for _ in range(READ_AGAIN):
+        if speed <= bandwidth[total] * NOISE:
+            break
+        # Somebody else may have had the memory while it was read; the bound is what the machine can do.
+        bandwidth[total] = max(bandwidth[total], _plain_read(total, threads, repeat))
+    plain = bandwidth[total]
     if speed > plain * NOISE:
         raise GenerationError(
             f"{name}: {speed:.1f} GB/s is faster than a plain read of as many bytes ({plain:.1f} GB/s); the machine "
