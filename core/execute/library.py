@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import threading
 from functools import cache
 from typing import Any
@@ -63,7 +64,7 @@ def _open_executor(path: str, bindings: str) -> Native:
         raise BackendError(
             f"the declarations {bindings} cannot be imported ({kind_and_text(exc)}); reinstall ggfw"
         ) from exc
-    lib = _dlopen(ffi, path)
+    lib = _open(ffi, path)
     found = lib.ggfw_executor_abi()
     if found != KERNELS_ABI:
         raise BackendError(
@@ -76,9 +77,21 @@ def _open_executor(path: str, bindings: str) -> Native:
     return Native(ffi, lib)
 
 
-def _dlopen(ffi: Any, path: str) -> Any:
+def dlopen(ffi: Any, path: str) -> Any:
+    """Open a library for as long as the process lives.
+
+    Threads that know no Python (of the pool, or such as pack weights) may be in its code when the interpreter ends and
+    lets go of what it holds; cffi would close the library under them.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    return ffi.dlopen(path, ffi.RTLD_NOW | getattr(os, "RTLD_NODELETE", 0))
+
+
+def _open(ffi: Any, path: str) -> Any:
     try:
-        return ffi.dlopen(path)
+        return dlopen(ffi, path)
     except OSError as exc:
         raise BackendError(f"the library {path} cannot be opened ({exc}); reinstall ggfw") from exc
 
@@ -151,7 +164,7 @@ def kernel_library(descriptor: KernelBackend, registry: Registry | None = None) 
         if path in _libraries:
             return _libraries[path]
         try:
-            handle = n.ffi.dlopen(path)
+            handle = dlopen(n.ffi, path)
             found = handle.ggfw_kernels_abi()
         except (OSError, AttributeError, n.ffi.error) as exc:
             raise BackendError(
