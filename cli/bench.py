@@ -274,7 +274,8 @@ def _engine_once(model: Model, n_parallel: int, n_prompt: int, n_new: int, spare
         model.request(prompt, max_tokens=limit, ignore_eos=True)
         for prompt, limit in zip(prompts, limits, strict=True)
     ]
-    handles = [model.submit(request) for request in requests]
+    with model.engine.announce():  # else the first is read alone, and draws for as long as the others are read
+        handles = [model.submit(request) for request in requests]
     last = handles[-1].result()  # first come, first served: it is the last one to begin
     for handle in handles:
         handle.cancel()

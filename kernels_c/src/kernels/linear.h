@@ -9,7 +9,8 @@
  *     dequant.h         blocks of a file                     linear_unpack.h   packed blocks to vectors
  *     pack.h            file rows to packed rows and back    linear_tile.h     quantised panel times rows
  *     linear_exact.h    quantised panel times f32 rows       linear_float.h    float panel times rows
- *     linear_finish.h   bias, scale, soft cap, residual      linear_panels.h   the loops that formats share
+ *     linear_words.h    the same with words                  linear_panels.h   the loops that formats share
+ *     linear_finish.h   bias, scale, soft cap, residual
  *     linear_run.h, linear_moe.h   the two ops
  *
  * Kernels of quantised formats come with each type of activations: GGFW_Q8 (fastest), GGFW_Q16, GGFW_F32 (exact). All

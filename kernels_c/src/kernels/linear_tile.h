@@ -3,7 +3,7 @@
  * A *tile* is R rows (R = 2, 4, 8) of GGFW_Q8 or GGFW_Q16 activations, interleaved block by block so that the product
  * reads it as one stream; a single row is read where it is. Per 32 columns:
  *
- *     int8   q[R][32], of Q16 [R][2][32]
+ *     int8   q[R][32], of Q16 [R][2][32]; or int16, as linear_words.h has them
  *     float  d[2][R], of Q16 [1][R]     activation scales
  *     i32    start[starts][R]           -offset * sum of q: where an integer sum starts; one per 16 columns, or per 32
  *  or float  total[halves][R]           sum of d * q: what the minimum of the weights is multiplied by
@@ -27,6 +27,7 @@
 
 #include "activation.h"
 #include "linear_unpack.h"
+#include "linear_words.h"
 #include "pack.h"
 
 enum { LINEAR_MAX_TILE = 8 };
@@ -76,6 +77,18 @@ LINEAR_INLINE float linear_half_total(const uint8_t *d, const uint8_t *sum)
     return linear_load_float(d) * (float)(int32_t)linear_load32(sum);
 }
 
+/* The q of 32 columns of one row. */
+LINEAR_INLINE void linear_tile_q(int x, const uint8_t *q, uint8_t *to)
+{
+#if LV_WORDS
+    if (x == GGFW_Q16) {
+        lv_pairs(q, to);
+        return;
+    }
+#endif
+    memcpy(to, q, (size_t)linear_x_bytes(x));
+}
+
 /* rows[0..n): rows of activation type x; the other R - n rows of the tile are zero. */
 LINEAR_INLINE void linear_tile_build(int type, int x, int R, const uint8_t *const *rows, int n, int64_t n_in, uint8_t *tile)
 {
@@ -87,7 +100,7 @@ LINEAR_INLINE void linear_tile_build(int type, int x, int R, const uint8_t *cons
         uint8_t *scale_at = tile + q_bytes * R, *extra_at = scale_at + 4 * n_scales * R;
         for (int r = 0; r < n; r++) {
             const uint8_t *d = rows[r] + scales + 4 * n_scales * b, *sum = rows[r] + sums + 8 * b;
-            memcpy(tile + q_bytes * r, rows[r] + q_bytes * b, (size_t)q_bytes);
+            linear_tile_q(x, rows[r] + q_bytes * b, tile + q_bytes * r);
             for (int h = 0; h < n_scales; h++) memcpy(scale_at + 4 * (h * R + r), d + 4 * h, 4);
             for (int h = 0; !linear_has_min(type) && h < n_sums; h++) {
                 const int32_t start = linear_start(type, n_sums, sum + 4 * h);
@@ -139,12 +152,41 @@ LINEAR_INLINE void linear_tile_dot_pair(int x, int sums, int h, const lv_bytes w
 }
 #endif
 
+/* sum + what the integer sums y[h] of row r give: scaled by d[h] of the weights and by the row's own scales, and m[h]. */
+LINEAR_INLINE lv_floats linear_tile_add(int type, int x, int R, int r, linear_activations a, const lv_floats y[2],
+                                        const lv_floats d[2], const lv_floats m[2], lv_floats sum)
+{
+    const int halves = linear_halves(type), has_min = linear_has_min(type);
+    const int sums = linear_sums(type, x), scales = linear_x_scales(x);
+    lv_floats scale[2];
+    LV_UNROLL
+    for (int h = 0; h < scales; h++) scale[h] = lv_set(linear_load_float(a.scales + 4 * (h * R + r)));
+    if (sums == 1) {
+        sum = lv_fma(lv_mul(y[0], scale[0]), d[0], sum);
+    } else if (scales == 1) {
+        sum = lv_fma(lv_fma(y[1], d[1], lv_mul(y[0], d[0])), scale[0], sum);
+    } else if (halves == 1) {
+        sum = lv_fma(lv_fma(y[1], scale[1], lv_mul(y[0], scale[0])), d[0], sum);
+    } else {
+        sum = lv_fma(lv_mul(y[0], scale[0]), d[0], sum);
+        sum = lv_fma(lv_mul(y[1], scale[1]), d[1], sum);
+    }
+    LV_UNROLL
+    for (int h = 0; has_min && h < halves; h++) {
+        const float total = R > 1           ? linear_load_float(a.extras + 4 * (h * R + r))
+                            : halves == 2 ? linear_half_total(a.scales + 4 * (scales == 2 ? h : 0), a.extras + 4 * h)
+                                          : linear_load_float(a.totals);
+        sum = lv_fma(m[h], lv_set(total), sum);
+    }
+    return sum;
+}
+
 /* The R sums of one sub-block, for the rows of one part. */
 LINEAR_INLINE void linear_tile_sub(int type, int x, int R, const uint8_t *header, int sub, const uint8_t *planes,
                                    linear_activations a, int part, lv_floats *sum)
 {
     const int halves = linear_halves(type), has_min = linear_has_min(type), max_code = LINEAR_TRAITS[type].max_code;
-    const int sums = linear_sums(type, x), scales = linear_x_scales(x);
+    const int sums = linear_sums(type, x);
     lv_bytes w[8];
     lv_floats d[2], m[2];
     linear_codes(type, planes, part, w);
@@ -155,7 +197,7 @@ LINEAR_INLINE void linear_tile_sub(int type, int x, int R, const uint8_t *header
 #endif
     LV_UNROLL
     for (int r = 0; r < R; r++) {
-        lv_floats scale[2], y[2];
+        lv_floats y[2];
         LV_UNROLL
         for (int h = 0; h < sums; h++) {
             const uint8_t *extra = a.extras + 4 * (h * R + r);
@@ -172,27 +214,44 @@ LINEAR_INLINE void linear_tile_sub(int type, int x, int R, const uint8_t *header
 #endif
             y[h] = linear_tile_dot(x, sums, h, w, a.q + linear_x_bytes(x) * r, start, max_code);
         }
+        sum[r] = linear_tile_add(type, x, R, r, a, y, d, m, sum[r]);
+    }
+}
+
+#if LV_WORDS
+/* The same for tiles of words: all parts at once, since they share what is loaded of the activations. */
+LINEAR_INLINE void linear_tile_sub_words(int type, int R, const uint8_t *header, int sub, const uint8_t *planes,
+                                         linear_activations a, lv_floats sum[LV_PARTS][LINEAR_MAX_TILE])
+{
+    const int halves = linear_halves(type), has_min = linear_has_min(type);
+    const int rows = R < LINEAR_WORDS_ROWS ? R : LINEAR_WORDS_ROWS;
+    linear_words words;
+    linear_words_unpack(type, header, sub, planes, &words);
+    LV_UNROLL_PARTS
+    for (int first = 0; first < R; first += rows) {
+        lv_floats y[LV_PARTS][LINEAR_WORDS_ROWS][2];
         LV_UNROLL
-        for (int h = 0; h < scales; h++) scale[h] = lv_set(linear_load_float(a.scales + 4 * (h * R + r)));
-        if (sums == 1) {
-            sum[r] = lv_fma(lv_mul(y[0], scale[0]), d[0], sum[r]);
-        } else if (scales == 1) {
-            sum[r] = lv_fma(lv_fma(y[1], d[1], lv_mul(y[0], d[0])), scale[0], sum[r]);
-        } else if (halves == 1) {
-            sum[r] = lv_fma(lv_fma(y[1], scale[1], lv_mul(y[0], scale[0])), d[0], sum[r]);
-        } else {
-            sum[r] = lv_fma(lv_mul(y[0], scale[0]), d[0], sum[r]);
-            sum[r] = lv_fma(lv_mul(y[1], scale[1]), d[1], sum[r]);
+        for (int h = 0; h < halves; h++) {
+            lv_ints dots[LV_PARTS][LINEAR_WORDS_ROWS];
+            linear_words_dot(&words, 8 / halves * h, 8 / halves, rows, a.q + 64 * first, 64,
+                             has_min ? NULL : a.extras + 4 * (h * R + first), dots);
+            LINEAR_WORDS_BARRIER(&words, sum);
+            LV_UNROLL
+            for (int p = 0; p < LV_PARTS; p++) {
+                LV_UNROLL
+                for (int r = 0; r < rows; r++) y[p][r][h] = lv_convert(dots[p][r]);
+            }
         }
         LV_UNROLL
-        for (int h = 0; has_min && h < halves; h++) {
-            const float total = R > 1           ? linear_load_float(a.extras + 4 * (h * R + r))
-                                : halves == 2 ? linear_half_total(a.scales + 4 * (scales == 2 ? h : 0), a.extras + 4 * h)
-                                              : linear_load_float(a.totals);
-            sum[r] = lv_fma(m[h], lv_set(total), sum[r]);
+        for (int p = 0; p < LV_PARTS; p++) {
+            LV_UNROLL
+            for (int r = 0; r < rows; r++)
+                sum[p][first + r] = linear_tile_add(type, GGFW_Q16, R, first + r, a, y[p][r], words.d[p], words.m[p],
+                                                    sum[p][first + r]);
         }
     }
 }
+#endif
 
 /* out[r][0..16) = panel times row r. rows: a tile, or a row of type x (R = 1). prefetch: distance in bytes, 0 = none. */
 LINEAR_INLINE void linear_tile_run(int type, int x, int R, const uint8_t *panel, const uint8_t *rows, int64_t n_in,
@@ -220,8 +279,15 @@ LINEAR_INLINE void linear_tile_run(int type, int x, int R, const uint8_t *panel,
                 LV_UNROLL
                 for (int line = 0; line < share; line += 64) __builtin_prefetch(block + s * share + prefetch + line, 0, 3);
             }
-            LV_UNROLL_PARTS
-            for (int p = 0; p < LV_PARTS; p++) linear_tile_sub(type, x, R, block, s, planes, at, p, sum[p]);
+#if LV_WORDS
+            if (R > 1 && x == GGFW_Q16)
+                linear_tile_sub_words(type, R, block, s, planes, at, sum);
+            else
+#endif
+            {
+                LV_UNROLL_PARTS
+                for (int p = 0; p < LV_PARTS; p++) linear_tile_sub(type, x, R, block, s, planes, at, p, sum[p]);
+            }
             at.q += R == 1 ? q_bytes : linear_tile_block(type, x, R);
             at.scales += R == 1 ? scale_bytes : linear_tile_block(type, x, R);
             at.extras += R == 1 ? 8 : linear_tile_block(type, x, R);

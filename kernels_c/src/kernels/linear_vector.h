@@ -3,6 +3,7 @@
  *     LV_LANES     rows of a panel that one vector holds; a panel is LV_PARTS vectors wide
  *     LV_SIGNED    1: codes with offset 128 are multiplied as signed bytes (and their sums start at zero)
  *     LV_PAIRS     1: lv_dot_pair() multiplies with two rows of activations at once
+ *     LV_WORDS     1: tiles of GGFW_Q16 hold words, and are multiplied by linear_words.h
  *     LV_UNROLL    pragma: unroll a short loop whose arrays have to live in registers
  *
  *     lv_bytes     4 codes (one quad) of each of LV_LANES rows

@@ -15,8 +15,10 @@
 #define LV_PAIRS 0
 #if defined(GGFW_UNIT_AVXVNNI)
 #define LV_SIGNED 0
+#define LV_WORDS 0
 #else
 #define LV_SIGNED 1
+#define LV_WORDS 1
 #endif
 #define LV_UNROLL _Pragma("GCC unroll 16")
 #define LV_UNROLL_PARTS _Pragma("GCC unroll 1")
@@ -83,6 +85,43 @@ LINEAR_INLINE lv_ints lv_dot(const lv_bytes *w, int n, const int8_t *a, int32_t 
         if (i % room == room - 1 || i == n - 1) sum = _mm256_add_epi32(sum, _mm256_madd_epi16(narrow, ones));
     }
     return sum;
+}
+
+/* Codes 0 and 2 of every quad, or 1 and 3, as words; those above 127 stand for code - 128 here too. */
+LINEAR_INLINE lv_ints lv_even_words(lv_bytes v, int max_code)
+{
+    if (max_code <= 127) return _mm256_and_si256(v, _mm256_set1_epi16(255));
+    return _mm256_srai_epi16(_mm256_slli_epi16(_mm256_xor_si256(v, _mm256_set1_epi8((char)0x80)), 8), 8);
+}
+LINEAR_INLINE lv_ints lv_odd_words(lv_bytes v, int max_code)
+{
+    if (max_code <= 127) return _mm256_srli_epi16(v, 8);
+    return _mm256_srai_epi16(_mm256_xor_si256(v, _mm256_set1_epi8((char)0x80)), 8);
+}
+LINEAR_INLINE lv_ints lv_word_dot(lv_ints sum, lv_ints words, lv_ints pairs)
+{
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(words, pairs));
+    /* Hide it: gcc would rather add products to each other first, and keep sums and products in memory. */
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+LINEAR_INLINE lv_ints lv_none(void) { return _mm256_setzero_si256(); }
+LINEAR_INLINE lv_ints lv_quad(const uint8_t *at)
+{
+    int32_t quad;
+    memcpy(&quad, at, 4);
+    return _mm256_set1_epi32(quad);
+}
+
+/* 32 activations of two planes, 128 high + low, as the pairs of linear_words.h. */
+LINEAR_INLINE void lv_pairs(const uint8_t *q, uint8_t *pairs)
+{
+    const __m256i high = _mm256_loadu_si256((const void *)q), low = _mm256_loadu_si256((const void *)(q + 32));
+    const __m256i top = _mm256_set1_epi16((short)0xff00);
+    const __m256i even = _mm256_add_epi16(_mm256_srai_epi16(_mm256_slli_epi16(high, 8), 1), _mm256_srai_epi16(_mm256_slli_epi16(low, 8), 8));
+    const __m256i odd = _mm256_add_epi16(_mm256_srai_epi16(_mm256_and_si256(high, top), 1), _mm256_srai_epi16(low, 8));
+    _mm256_storeu_si256((void *)pairs, even);
+    _mm256_storeu_si256((void *)(pairs + 32), odd);
 }
 #endif
 

@@ -8,6 +8,7 @@
 
 #define LV_LANES 16
 #define LV_SIGNED 0
+#define LV_WORDS 0
 #define LV_PAIRS 0
 #define LV_UNROLL _Pragma("GCC unroll 16")
 #define LV_UNROLL_PARTS _Pragma("GCC unroll 1")

@@ -14,6 +14,7 @@
 
 #define LV_LANES 4
 #define LV_SIGNED 0
+#define LV_WORDS 0
 #define LV_PAIRS 0
 #define LV_UNROLL
 #define LV_UNROLL_PARTS

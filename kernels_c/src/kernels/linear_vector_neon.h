@@ -17,9 +17,11 @@
 #define LV_FLOAT_TILE 4 /* rows that a float tile holds at most */
 #if defined(GGFW_UNIT_I8MM)
 #define LV_SIGNED 0
+#define LV_WORDS 0
 #define LV_PAIRS 1
 #else
 #define LV_SIGNED 1
+#define LV_WORDS 0
 #define LV_PAIRS 0
 #endif
 
