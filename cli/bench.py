@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import statistics
@@ -227,18 +228,17 @@ def _measure(path: Path, loading: dict[str, Any], n_parallel: int, options: dict
     from ggfw.threads import default_threads
 
     n_prompt, n_new = options["prompt_tokens"], options["new_tokens"]
-    # While the last prompts are evaluated, the first sequences draw already: they need room for those steps.
-    rows = max(1, loading.get("ubatch", 512) - n_parallel)
-    spare = -(-n_parallel * n_prompt // rows) if n_parallel > 1 else 0
+    spare = _steps_to_read(n_parallel, n_prompt, loading.get("ubatch", 512)) if n_parallel > 1 else 0
     ctx = -(-(n_prompt + n_new + spare) // PAGE_SIZE) * PAGE_SIZE  # whole pages, so that all sequences fit
     # What is measured is what a token costs; guesses would come true by accident, or repeat the prompt.
     spec = "auto" if "draft" in loading else "off"
     begin = time.perf_counter()
     with load_model(path, {"ctx": ctx, "spec": spec, **loading}, n_parallel=n_parallel) as model:
         model.tokenizer  # noqa: B018 -- the model is not ready before this is
+        model.engine.scheduler.times.budget = math.inf  # prompts are not cut for those who draw already
         load_ms = (time.perf_counter() - begin) * 1e3
         once: Callable[..., Sample] = _raw_once if options["raw"] else _engine_once
-        once(model, n_parallel, n_prompt, min(n_new, 2), 0)
+        once(model, n_parallel, n_prompt, min(n_new, 2), spare)
         with profiling(options["profile"], model):
             samples = [once(model, n_parallel, n_prompt, n_new, spare) for _ in range(options["repeat"])]
         backend = model.info["backend"]
@@ -259,6 +259,14 @@ def _measure(path: Path, loading: dict[str, Any], n_parallel: int, options: dict
     }
 
 
+def _steps_to_read(n_parallel: int, n_prompt: int, ubatch: int) -> int:
+    """Steps in which the first sequences draw while the last prompts are read, at most.
+
+    A prompt may end with a step of its own, and what is read beside others doubles from step to step in the beginning.
+    """
+    return 2 * -(-n_parallel * n_prompt // max(1, ubatch - n_parallel)) + ubatch.bit_length()
+
+
 def _prompts(model: Model, n_parallel: int, n_prompt: int) -> list[list[int]]:
     """Prompts of random tokens, all different, so that no cache can help."""
     rng = random.Random()
@@ -274,7 +282,7 @@ def _engine_once(model: Model, n_parallel: int, n_prompt: int, n_new: int, spare
         model.request(prompt, max_tokens=limit, ignore_eos=True)
         for prompt, limit in zip(prompts, limits, strict=True)
     ]
-    with model.engine.announce():  # else the first is read alone, and draws for as long as the others are read
+    with model.engine.announce():  # else the first is read alone, and draws while the others are read
         handles = [model.submit(request) for request in requests]
     last = handles[-1].result()  # first come, first served: it is the last one to begin
     for handle in handles:

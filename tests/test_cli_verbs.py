@@ -18,6 +18,8 @@ import pytest
 from tiny_models import CHATML, write_llama
 
 import ggfw
+from ggfw.scheduler import Scheduler, Step
+from ggfw.step_times import StepTimes
 
 if TYPE_CHECKING:
     from cli_support import Cli
@@ -301,6 +303,34 @@ def test_bench(cli: Cli, model: Path, flags: list[str]) -> None:
             assert sample["total_ms"] == pytest.approx(sample["prefill_ms"] + sample["decode_ms"])
     table = cli("bench", model, "-p", "20", "-n", "6", "--repeat", "1", *flags).out
     assert ("the step loop alone (--raw)" if flags else "through engine, sampler and decoder") in table
+
+
+@pytest.mark.parametrize("n_prompt", [5, 300])
+def test_bench_draws_with_all_sequences_to_the_end(
+    cli: Cli, model: Path, n_prompt: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[tuple[int, int]] = []
+    plan = Scheduler.plan
+
+    def noted(self: Scheduler) -> Step | None:
+        step = plan(self)
+        if step is not None:
+            steps.append((step.n_decode, step.n_prompt))
+        return step
+
+    observe = StepTimes.observe
+
+    def slow(self: StepTimes, n_decode: int, n_prompt: int, ms: float, depth: float = 0.0) -> None:
+        observe(self, n_decode, n_prompt, 1e5 * ms, depth)  # as if a few rows filled the budget of a step
+
+    monkeypatch.setattr(Scheduler, "plan", noted)
+    monkeypatch.setattr(StepTimes, "observe", slow)
+    said = cli(
+        "bench", model, "-p", str(n_prompt), "-n", "20", "--parallel", "6", "--repeat", "1", "--ubatch", "64"
+    )
+    assert said.code == 0
+    last_read = max(i for i, (_, read) in enumerate(steps) if read)
+    assert steps[last_read + 1 : last_read + 20] == [(6, 0)] * 19
 
 
 def test_bench_of_prompts_only(cli: Cli, model: Path) -> None:
