@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sanic import Request
 
 from ggfw.errors import InvalidRequest, QueueFull
 from ggfw.evaluate import normalised, pooled, pooling_kind
 from ggfw.library import Model
-from ggfw.server.state import State
+from ggfw.server.pool import Lease
+from ggfw.server.state import State, served
 
 #: Inputs one request may have.
 MAX_INPUTS = 2048
@@ -60,8 +63,8 @@ def inputs_of(given: Any, param: str = "input") -> list[Input]:
 
 
 async def embed(
-    state: State,
-    model: Model,
+    request: Request,
+    lease: Lease,
     inputs: Sequence[Input],
     *,
     dimensions: int | None = None,
@@ -71,6 +74,7 @@ async def embed(
     """Embed each input; leaving early stops after the one under way.
 
     Args:
+        request, lease: who asks, and the model that is asked.
         dimensions: only the first so many, at length 1 again.
         truncate: cut inputs that are longer than the context instead of refusing them.
         param: what errors call the inputs.
@@ -79,10 +83,11 @@ async def embed(
         InvalidRequest, ContextLengthExceeded: see :func:`ggfw.evaluate.pooled`.
         QueueFull: too many requests embed already.
     """
+    state, model, start = served(request), lease.model, time.perf_counter()
     n_embd = int(getattr(model.hparams, "n_embd", 0) or 0)
     if dimensions is not None and not 1 <= dimensions <= (n_embd or dimensions):
         raise InvalidRequest(f"dimensions must be between 1 and {n_embd}, but is {dimensions}", "dimensions")
-    with evaluating(state, model):
+    with evaluating(state, model), state.waited_for(request, lease.id):
         lists = await asyncio.to_thread(_encode, model, inputs)
         if truncate:
             lists = [ids[: model.n_ctx] for ids in lists]
@@ -95,7 +100,7 @@ async def embed(
                     error.param = f"{param}[{n}]" if len(lists) > 1 else param
                 raise
     n_tokens = sum(map(len, lists))
-    state.metrics.embedded(model.name, n_tokens)
+    state.embedded(request, lease.id, len(lists), n_tokens, (time.perf_counter() - start) * 1e3)
     return Embedded(vectors, n_tokens)
 
 

@@ -112,7 +112,10 @@ def install(
             if state.ending and isinstance(request.stream, Http):
                 request.stream.keep_alive = False  # the client's next request may find another server
             route = request.route.path if request.route is not None else ""
-            state.metrics.http(f"/{route}" if route else "none", request.method, response.status)
+            # A client that has gone cancels the handler; Sanic makes an answer of that which nobody reads.
+            gone = response.status == 500 and request.conn_info is not None and request.conn_info.lost
+            status = 499 if gone else response.status
+            state.metrics.http(f"/{route}" if route else "none", request.method, status)
 
     app.on_request(before)
     app.on_response(after)

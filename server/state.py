@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -134,6 +135,31 @@ class State:
         self.say(
             "inference_abandoned",
             {"request_id": str(request.id), "endpoint": request.path, "model": model, "status": 499},
+        )
+
+    @contextmanager
+    def waited_for(self, request: Request, model: str) -> Iterator[None]:
+        """Report as abandoned what is canceled inside: the client has gone."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            self.abandoned(request, model)
+            raise
+
+    def embedded(self, request: Request, model: str, n_inputs: int, n_tokens: int, total_ms: float) -> None:
+        """One line per request that embeds, and its tokens to the metrics."""
+        self.metrics.embedded(model, n_tokens)
+        self.say(
+            "embedding",
+            {
+                "request_id": str(request.id),
+                "endpoint": request.path,
+                "model": model,
+                "inputs": n_inputs,
+                "prompt_tokens": n_tokens,
+                "total_ms": round(total_ms, 2),
+                "status": 200,
+            },
         )
 
     def refused(self, request: Request, problem: Problem, error: BaseException) -> None:

@@ -208,3 +208,17 @@ def test_leaving_early_stops_embedding() -> None:
         server.fake.executor.gate.set()
         server.idle()
         assert len(server.fake.executor.batches) < 5
+        wait_until(lambda: [event for event, _ in server.lines] == ["inference_abandoned"])
+        figures = server.http.get("/metrics").text
+        assert 'route="/v1/embeddings",status="499"' in figures and 'status="500"' not in figures
+        assert 'ggfw_request_errors_total{code="disconnected"} 1.0' in figures
+
+
+def test_embeddings_are_counted_and_logged_under_the_model_s_id() -> None:
+    with Served(script="x") as server:
+        server.fake.name = "A Longer Name of the File"
+        n_tokens = embed(server, input=["one", [*b"two"]]).json()["usage"]["prompt_tokens"]
+        figures = server.http.get("/metrics").text
+        assert f'ggfw_prompt_tokens_total{{model="fake"}} {float(n_tokens)}' in figures
+        ((event, line),) = server.lines
+        assert event == "embedding" and line["model"] == "fake" and line["prompt_tokens"] == n_tokens

@@ -48,8 +48,8 @@ async def embed_many(request: Request, body: EmbedBody) -> HTTPResponse:
         n_tokens = 0
         if body.input:
             found = await embed(
-                state,
-                lease.model,
+                request,
+                lease,
                 inputs_of(body.input),
                 dimensions=body.dimensions,
                 truncate=body.truncate is not False,  # on by default here
@@ -74,5 +74,5 @@ async def embed_one(request: Request, body: EmbeddingsBody) -> HTTPResponse:
         check_num_ctx(lease.model, body.options.num_ctx if body.options else None)
         if not body.prompt:
             return json({"embedding": []})
-        found = await embed(state, lease.model, [body.prompt], truncate=True, param="prompt")
+        found = await embed(request, lease, [body.prompt], truncate=True, param="prompt")
         return json({"embedding": found.vectors[0].tolist()})

@@ -183,7 +183,8 @@ async def _echo(
     for ids in prompts:
         if len(ids) > model.n_ctx:
             raise ContextLengthExceeded(len(ids), model.n_ctx)
-    scores = await _scored(state, model, body, prompts) if body.logprobs is not None else []
+    with state.waited_for(request, lease.id):
+        scores = await _scored(state, model, body, prompts) if body.logprobs is not None else []
     n = body.n or 1
     choices = [
         {

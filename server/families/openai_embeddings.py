@@ -32,7 +32,7 @@ async def embeddings(request: Request, body: EmbeddingBody) -> HTTPResponse:
     """Embed one or several texts (or lists of token ids)."""
     state = served(request)
     async with state.pool.lease(body.model) as lease:
-        found = await embed(state, lease.model, inputs_of(body.input), dimensions=body.dimensions)
+        found = await embed(request, lease, inputs_of(body.input), dimensions=body.dimensions)
         # openai-python asks for base64 unless told otherwise.
         base64_wanted = body.encoding_format == "base64"
         data = [
