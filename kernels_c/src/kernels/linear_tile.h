@@ -253,6 +253,29 @@ LINEAR_INLINE void linear_tile_sub_words(int type, int R, const uint8_t *header,
 }
 #endif
 
+#if LV_WORDS
+/* The same for one row, whose q are planes of bytes. */
+LINEAR_INLINE void linear_tile_sub_row(int type, const uint8_t *header, int sub, const uint8_t *planes,
+                                       linear_activations a, lv_floats sum[LV_PARTS][LINEAR_MAX_TILE])
+{
+    const int halves = linear_halves(type), has_min = linear_has_min(type), n = 8 / halves;
+    lv_floats y[LV_PARTS][2], d[LV_PARTS][2], m[LV_PARTS][2];
+    LV_UNROLL
+    for (int h = 0; h < halves; h++) {
+        lv_ints dots[LV_PARTS];
+        linear_row_dot(type, planes, n * h, n, a.q, has_min ? 0 : linear_start(type, halves, a.extras + 4 * h), dots);
+        LV_UNROLL
+        for (int p = 0; p < LV_PARTS; p++) y[p][h] = lv_convert(dots[p]);
+    }
+    LV_UNROLL
+    for (int p = 0; p < LV_PARTS; p++) {
+        LV_UNROLL
+        for (int h = 0; h < halves; h++) linear_scale(type, header, sub, h, p, &d[p][h], &m[p][h]);
+        sum[p][0] = linear_tile_add(type, GGFW_Q16, 1, 0, a, y[p], d[p], m[p], sum[p][0]);
+    }
+}
+#endif
+
 /* out[r][0..16) = panel times row r. rows: a tile, or a row of type x (R = 1). prefetch: distance in bytes, 0 = none. */
 LINEAR_INLINE void linear_tile_run(int type, int x, int R, const uint8_t *panel, const uint8_t *rows, int64_t n_in,
                                    float *const *out, int64_t prefetch)
@@ -282,6 +305,8 @@ LINEAR_INLINE void linear_tile_run(int type, int x, int R, const uint8_t *panel,
 #if LV_WORDS
             if (R > 1 && x == GGFW_Q16)
                 linear_tile_sub_words(type, R, block, s, planes, at, sum);
+            else if (x == GGFW_Q16)
+                linear_tile_sub_row(type, block, s, planes, at, sum);
             else
 #endif
             {

@@ -12,46 +12,34 @@ LINEAR_INLINE lv_bytes linear_bits(lv_bytes v, int mask, int n)
     return lv_and(v, n > 0 ? mask << n : mask >> -n);
 }
 
-/* Codes of one sub-block, quads 0..7, for the rows of one part. */
-LINEAR_INLINE void linear_codes(int type, const uint8_t *sub, int part, lv_bytes w[8])
+/* Codes of quad i of a sub-block, for the rows of one part. */
+LINEAR_INLINE lv_bytes linear_code(int type, const uint8_t *sub, int part, int i)
 {
     const int planes = LINEAR_TRAITS[type].planes, codebook = LINEAR_TRAITS[type].codebook;
     const uint8_t *plane = sub + part * (int)sizeof(lv_bytes);
     const int nibble = planes & PLANE_NIBBLE;
+    lv_bytes w;
     if (nibble) {
-        LV_UNROLL
-        for (int j = 0; j < 4; j++) {
-            const lv_bytes v = lv_load(plane + 64 * j);
-            w[2 * j] = lv_and(v, 15);
-            w[2 * j + 1] = linear_bits(v, 15 << 4, -4);
-        }
+        const lv_bytes v = lv_load(plane + 64 * (i / 2));
+        w = i % 2 ? linear_bits(v, 15 << 4, -4) : lv_and(v, 15);
         plane += 256;
     }
     if (planes & PLANE_CRUMB) {
-        LV_UNROLL
-        for (int c = 0; c < 2; c++) {
-            const lv_bytes v = lv_load(plane + 64 * c);
-            LV_UNROLL
-            for (int s = 0; s < 4; s++) {
-                const lv_bytes crumb = linear_bits(v, 3 << (2 * s), (nibble ? 4 : 0) - 2 * s);
-                w[4 * c + s] = nibble ? lv_or(w[4 * c + s], crumb) : crumb;
-            }
-        }
+        const int s = i % 4;
+        const lv_bytes crumb = linear_bits(lv_load(plane + 64 * (i / 4)), 3 << (2 * s), (nibble ? 4 : 0) - 2 * s);
+        w = nibble ? lv_or(w, crumb) : crumb;
         plane += 128;
     }
-    if (planes & PLANE_BIT) {
-        const lv_bytes v = lv_load(plane);
-        LV_UNROLL
-        for (int i = 0; i < 8; i++) w[i] = lv_or(w[i], linear_bits(v, 1 << i, (nibble ? 4 : 2) - i));
-    }
-    if (planes & PLANE_BYTE) {
-        LV_UNROLL
-        for (int i = 0; i < 8; i++) w[i] = lv_load(plane + 64 * i);
-    }
-    if (codebook) {
-        LV_UNROLL
-        for (int i = 0; i < 8; i++) w[i] = lv_lookup(LINEAR_CODEBOOK[codebook], w[i]);
-    }
+    if (planes & PLANE_BIT) w = lv_or(w, linear_bits(lv_load(plane), 1 << i, (nibble ? 4 : 2) - i));
+    if (planes & PLANE_BYTE) w = lv_load(plane + 64 * i);
+    return codebook ? lv_lookup(LINEAR_CODEBOOK[codebook], w) : w;
+}
+
+/* The same of quads 0..7. */
+LINEAR_INLINE void linear_codes(int type, const uint8_t *sub, int part, lv_bytes w[8])
+{
+    LV_UNROLL
+    for (int i = 0; i < 8; i++) w[i] = linear_code(type, sub, part, i);
 }
 
 /* d and m of one half (16 columns; halves are equal where linear_halves() is 1) of sub-block `sub` of a block:

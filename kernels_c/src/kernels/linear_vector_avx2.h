@@ -60,12 +60,30 @@ LINEAR_INLINE lv_ints lv_dot(const lv_bytes *w, int n, const int8_t *a, int32_t 
     return sum;
 }
 #else
+/* One quad: its products with 4 activations, added in pairs to words. */
+LINEAR_INLINE lv_ints lv_quad_words(lv_bytes w, lv_ints quad, int max_code)
+{
+    if (max_code <= 127) return _mm256_maddubs_epi16(w, quad);
+    const __m256i weight = _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80));
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(weight), _mm256_sign_epi8(quad, weight));
+}
+/* Quads whose words one word can take. */
+LINEAR_INLINE int lv_room(int max_code) { return max_code > 127 ? 1 : 32767 / (2 * 128 * max_code); }
+LINEAR_INLINE lv_ints lv_add_words(lv_ints a, lv_ints b)
+{
+    a = _mm256_add_epi16(a, b);
+    __asm__("" : "+x"(a)); /* see lv_word_dot */
+    return a;
+}
+LINEAR_INLINE lv_ints lv_widen(lv_ints sum, lv_ints words)
+{
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(words, _mm256_set1_epi16(1)));
+}
+
 LINEAR_INLINE lv_ints lv_dot(const lv_bytes *w, int n, const int8_t *a, int32_t init, int max_code)
 {
-    const int room = max_code > 127 ? 1 : 32767 / (2 * 128 * max_code); /* quads that one 16-bit sum can take */
-    const __m256i ones = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)0x80);
-    lv_ints sum = _mm256_set1_epi32(init);
-    __m256i narrow = _mm256_setzero_si256();
+    const int room = lv_room(max_code);
+    lv_ints sum = _mm256_set1_epi32(init), narrow = _mm256_setzero_si256();
     /* Hide where a comes from: broadcasts are cheaper than what gcc does to keep them for the other half of the panel,
      * which is to store and reload all of them. */
     __asm__ volatile("" : "+r"(a));
@@ -73,16 +91,9 @@ LINEAR_INLINE lv_ints lv_dot(const lv_bytes *w, int n, const int8_t *a, int32_t 
     for (int i = 0; i < n; i++) {
         int32_t quad;
         memcpy(&quad, a + 4 * i, 4);
-        const __m256i activation = _mm256_set1_epi32(quad);
-        __m256i product;
-        if (max_code > 127) {
-            const __m256i weight = _mm256_xor_si256(w[i], flip);
-            product = _mm256_maddubs_epi16(_mm256_abs_epi8(weight), _mm256_sign_epi8(activation, weight));
-        } else {
-            product = _mm256_maddubs_epi16(w[i], activation);
-        }
+        const lv_ints product = lv_quad_words(w[i], _mm256_set1_epi32(quad), max_code);
         narrow = i % room == 0 ? product : _mm256_add_epi16(narrow, product);
-        if (i % room == room - 1 || i == n - 1) sum = _mm256_add_epi32(sum, _mm256_madd_epi16(narrow, ones));
+        if (i % room == room - 1 || i == n - 1) sum = lv_widen(sum, narrow);
     }
     return sum;
 }
@@ -105,6 +116,7 @@ LINEAR_INLINE lv_ints lv_word_dot(lv_ints sum, lv_ints words, lv_ints pairs)
     __asm__("" : "+x"(sum));
     return sum;
 }
+LINEAR_INLINE lv_ints lv_offset(lv_ints v, int32_t by) { return _mm256_add_epi32(v, _mm256_set1_epi32(by)); }
 LINEAR_INLINE lv_ints lv_none(void) { return _mm256_setzero_si256(); }
 LINEAR_INLINE lv_ints lv_quad(const uint8_t *at)
 {
