@@ -14,7 +14,7 @@ import numpy as np
 from ggfw import quants
 from ggfw.descriptors import KernelBackend, QuantFormat, resolve
 from ggfw.execute.kernel_set import NO_FORMAT, OPS, KernelSet
-from ggfw.execute.library import KernelLibrary, kernel_library, native
+from ggfw.execute.library import KernelLibrary, dlopen, kernel_library, native
 from ggfw.graph.plan import F32, Q8, Q16
 from ggfw.testing.checks import Checks, NotApplicable
 from ggfw.testing.models import compare_executors
@@ -53,7 +53,7 @@ class KernelBackendChecks(Checks[KernelBackend]):
         path = resolve(self.item.library)()
         assert isinstance(path, (str, os.PathLike)) and Path(path).is_file(), f"no library at {path!r}"
         ffi = native(self._registry).ffi
-        library = ffi.dlopen(os.fspath(path))
+        library = dlopen(ffi, os.fspath(path))
         for name in ("ggfw_kernels_abi", "ggfw_kernels"):
             assert hasattr(library, name), f"{path} does not export {name}"
         abi = library.ggfw_kernels_abi()
