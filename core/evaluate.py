@@ -38,7 +38,8 @@ def evaluate(
         prompts: token ids; each becomes a sequence of its own, starting at position 0.
         wants: LOGITS, HIDDEN or POOLED.
         chunk: rows of one sequence per step; default: as many as a step may have.
-        together: all sequences in the same steps, as one ragged batch; else one after the other.
+        together: sequences in the same steps, as one ragged batch, as many as the cache has room for; else one after
+            the other.
 
     Returns:
         (through StopIteration) per prompt (n_tokens, n_vocab or n_embd) float32; POOLED: (1, n).
@@ -58,7 +59,8 @@ def evaluate(
     for ids in checked:
         _check(model, ids)
     out: list[F32] = []
-    for group in [checked] if together else [[ids] for ids in checked]:
+    while len(out) < len(checked):
+        group = checked[len(out) :] if together else checked[len(out) : len(out) + 1]
         out += yield from _evaluate_group(model, group, wants, chunk)
     return out
 
@@ -74,23 +76,27 @@ def _check(model: LoadedModel, ids: list[int]) -> None:
             raise InvalidRequest(f"token id {brief(i)} is not in the vocabulary of {n_vocab}", param="ids")
 
 
-def _reserve(model: LoadedModel, group: list[list[int]]) -> list[CacheSequence] | None:
-    """A sequence with room for everything, per prompt; None (and nothing taken) when the cache is too full now."""
+def _reserve(model: LoadedModel, group: list[list[int]]) -> list[CacheSequence]:
+    """A sequence with room for all of it, per prompt, for as many of the first ones as the cache has room for now."""
     taken: list[CacheSequence] = []
-    try:
-        for ids in group:
-            taken.append(model.cache.sequence())
-            taken[-1].reserve(len(ids))
-    except OutOfPages:
-        for sequence in taken:
+    for ids in group:
+        try:
+            sequence = model.cache.sequence()
+        except OutOfPages:
+            break
+        try:
+            sequence.reserve(len(ids))
+        except OutOfPages:
             sequence.close()
-        return None
+            break
+        taken.append(sequence)
     return taken
 
 
 def _evaluate_group(
     model: LoadedModel, group: list[list[int]], wants: Wants, chunk: int | None
 ) -> Generator[Any, None, list[F32]]:
+    """Rows of the first prompts of a group, as many as the cache has room for side by side; at least one's."""
     executor = model.executor
     most = min(executor.max_rows, executor.max_outputs)
     whole = not model.architecture.chunkable
@@ -99,8 +105,9 @@ def _evaluate_group(
         if longest > most:
             raise ContextLengthExceeded(longest, most)
         chunk = None
-    while (sequences := _reserve(model, group)) is None:
+    while not (sequences := _reserve(model, group)):
         yield WAIT
+    group = group[: len(sequences)]
     out: list[F32] = [np.empty((0, 0), np.float32) for _ in group]
     done = [0] * len(group)
     try:
@@ -165,7 +172,7 @@ def greedy(
         )
     n = wanted
     executor = model.executor
-    while (taken := _reserve(model, [prompt + [0] * max(n - 1, 0)])) is None:
+    while not (taken := _reserve(model, [prompt + [0] * max(n - 1, 0)])):
         yield WAIT
     sequence = taken[0]
     out: list[int] = []

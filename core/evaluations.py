@@ -61,7 +61,8 @@ class Evaluations:
         """Logits of every position of several independent prompts.
 
         Args:
-            together: in the same steps, as one ragged batch; else one prompt after the other.
+            together: in the same steps, as one ragged batch of as many as the cache has room for; else one prompt
+                after the other.
             chunk: positions of one prompt per step.
         """
         return self._evaluate(evaluate(self.loaded, prompts, Wants.LOGITS, chunk=chunk, together=together))
