@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from ggfw.cli import terminal
@@ -57,6 +58,7 @@ def list_verb(as_json: bool, local: bool, models_dir: str | None) -> None:
             ]
             for row in rows
         ],
+        width=terminal.columns() if terminal.is_terminal(sys.stdout) else 0,  # programs count lines
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import sys
@@ -104,10 +105,23 @@ def coloured(stream: TextIO) -> bool:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON, indented; characters stay characters."""
+    """Print a value as JSON, indented; characters stay characters, and numbers that JSON does not have are null."""
     import json
 
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    try:
+        text = json.dumps(value, indent=2, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:  # rare, and most values are large
+        text = json.dumps(_finite(value), indent=2, ensure_ascii=False, default=str)
+    print(text)
+
+
+def _finite(value: Any) -> Any:
+    """A value in which infinities, and what is no number, are None."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def columns(stream: TextIO | None = None) -> int:
@@ -178,6 +192,9 @@ def print_table(columns: list[str], rows: list[list[str]], *, width: int = 0, gr
         lead = " " * indent + "".join(f"{cell}  " for cell in cells[:-1])
         if not width or not row[-1] or _cells(lead) + _cells(row[-1]) <= width:
             print(f"{lead}{row[-1]}".rstrip())
+            continue
+        if not n:  # a heading on a line of its own would look like a row
+            print(lead.rstrip())
             continue
         wrapped = _wrapped(row[-1], width - at)
         if len(wrapped) <= 3 and max(map(_cells, wrapped)) <= width - at:

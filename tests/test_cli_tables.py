@@ -1,0 +1,41 @@
+"""What verbs print for people and for programs: lines that fit, JSON that every reader takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tiny_models import write_llama
+
+from ggfw.cli import terminal
+from ggfw.cli.derived import write_preset
+
+if TYPE_CHECKING:
+    from cli_support import Cli
+
+pytest_plugins = ["cli_support"]
+
+
+def test_lines_of_derived_models_fit_a_terminal(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_llama(tmp_path / "a-model-with-a-name-of-its-own.gguf")
+    write_preset({"name": "short", "from": "a-model-with-a-name-of-its-own"}, str(tmp_path))
+    assert len(cli("list", "--models-dir", str(tmp_path)).out.splitlines()) == 3, "one line each for programs"
+    monkeypatch.setattr(terminal, "is_terminal", lambda stream: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = cli("list", "--models-dir", str(tmp_path)).out.splitlines()
+    assert max(map(len, lines)) <= 80, lines
+    assert "made from a-model-with-a-name-of-its-own" in "\n".join(lines)
+
+
+def test_numbers_that_json_has_not_are_null(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.print_json({"a": float("nan"), "b": [float("-inf"), 1.5, (float("inf"),)], "c": {"d": "NaN"}})
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    found = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert found == {"a": None, "b": [None, 1.5, [None]], "c": {"d": "NaN"}}
