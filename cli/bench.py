@@ -233,7 +233,9 @@ def _measure(path: Path, loading: dict[str, Any], n_parallel: int, options: dict
     # What is measured is what a token costs; guesses would come true by accident, or repeat the prompt.
     spec = "auto" if "draft" in loading else "off"
     begin = time.perf_counter()
-    with load_model(path, {"ctx": ctx, "spec": spec, **loading}, n_parallel=n_parallel) as model:
+    more = {"n_parallel": n_parallel, "max_queue": n_parallel}  # all of them come at once
+    with load_model(path, {"ctx": ctx, "spec": spec, **loading}, **more) as model:
+        _check_counts(model, n_parallel, n_prompt + n_new, spare)
         model.tokenizer  # noqa: B018 -- the model is not ready before this is
         model.engine.scheduler.times.budget = math.inf  # prompts are not cut for those who draw already
         load_ms = (time.perf_counter() - begin) * 1e3
@@ -257,6 +259,31 @@ def _measure(path: Path, loading: dict[str, Any], n_parallel: int, options: dict
         "mode": "raw" if options["raw"] else "engine",
         "samples": [asdict(sample) for sample in samples],
     }
+
+
+def _check_counts(model: Model, n_parallel: int, n_positions: int, spare: int) -> None:
+    """Refuse what would be counted wrongly: every step has to draw a token of each sequence until the last one ends.
+
+    Raises:
+        InvalidRequest: the model draws no tokens, a step has fewer rows than there are sequences, or the context (of
+            ``--ctx`` or of the model) ends before ``n_positions + spare``.
+    """
+    if not (model.loaded.architecture.causal and model.loaded.n_vocab):
+        raise InvalidRequest(f"{model.loaded.name} makes embeddings and cannot generate text", "model")
+    max_rows = model.loaded.executor.max_rows
+    if n_parallel > max_rows:
+        raise InvalidRequest(
+            f"{n_parallel} sequences at once need steps of {n_parallel} rows, not {max_rows}; raise --ubatch",
+            "ubatch",
+        )
+    needed = n_positions + spare
+    if needed > model.loaded.n_ctx:
+        parts = f", {spare} of them drawn while the last prompts are read" if spare else ""
+        raise InvalidRequest(
+            f"the sequences need {needed} positions each{parts}, and the context holds {model.loaded.n_ctx}; give at least "
+            f"{needed} (--ctx), or fewer tokens (-p, -n)",
+            "ctx",
+        )
 
 
 def _steps_to_read(n_parallel: int, n_prompt: int, ubatch: int) -> int:
