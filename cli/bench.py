@@ -276,11 +276,11 @@ def _check_counts(model: Model, n_parallel: int, n_positions: int, spare: int) -
             f"{n_parallel} sequences at once need steps of {n_parallel} rows, not {max_rows}; raise --ubatch",
             "ubatch",
         )
-    needed = n_positions + spare
-    if needed > model.loaded.n_ctx:
+    needed, n_ctx = n_positions + spare, model.loaded.n_ctx
+    if needed > n_ctx:
         parts = f", {spare} of them drawn while the last prompts are read" if spare else ""
         raise InvalidRequest(
-            f"the sequences need {needed} positions each{parts}, and the context holds {model.loaded.n_ctx}; give at least "
+            f"the sequences need {needed} positions each{parts}, and the context holds {n_ctx}; give at least "
             f"{needed} (--ctx), or fewer tokens (-p, -n)",
             "ctx",
         )
