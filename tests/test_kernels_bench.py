@@ -13,6 +13,8 @@ from tiny_models import write_llama
 if TYPE_CHECKING:
     from cli_support import Cli
 
+pytest_plugins = ["cli_support"]
+
 MODELS = Path(__file__).parent / "data" / "models"
 
 
