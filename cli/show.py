@@ -230,7 +230,7 @@ def _print_summary(found: dict[str, Any]) -> None:
     }
     for key, value in rows.items():
         if value not in (None, "", 0):
-            print(f"{key:14} {value}")
+            terminal.write(f"{key:14} {value}\n")
     for share in found["formats"]:
         print(f"  {share['type']:12} {share['tensors']:4} tensors, {size(share['bytes'])}")
 
@@ -241,21 +241,22 @@ def _print_support(found: Support, gguf: GGUF) -> None:
         ["needs", "which", "state", "by"],
         [[need.kind, need.name, need.state, need.detail] for need in found.needs],
     )
+    missing = ", ".join(f"{need.kind} {need.name}" for need in found.missing)
     if found.runs:
         print(f"runs here, and makes {found.makes}")
         if found.missing:
-            print(f"missing: {', '.join(f'{need.kind} {need.name}' for need in found.missing)}")
+            terminal.write(f"missing: {missing}\n")
     else:
-        print(f"cannot run here; missing: {', '.join(f'{need.kind} {need.name}' for need in found.missing)}")
+        terminal.write(f"cannot run here; missing: {missing}\n")
 
 
 def _print_metadata(metadata: dict[str, Any], gguf: GGUF) -> None:
     for key, value in metadata.items():
         if isinstance(value, dict):
             first = ", ".join(map(repr, value["first"]))
-            print(f"{key} = [{first}, ...] ({value['length']} elements)")
+            terminal.write(f"{key} = [{first}, ...] ({value['length']} elements)\n")
         else:
-            print(f"{key} = {value!r}")
+            terminal.write(f"{key} = {value!r}\n")
 
 
 def _print_tensors(tensors: list[dict[str, Any]], gguf: GGUF) -> None:
@@ -269,12 +270,12 @@ def _print_template(template: str | None, gguf: GGUF) -> None:
     if template is None:
         terminal.say(f"{gguf.source} has no chat template; a built-in one is used")
     else:
-        print(template)
+        terminal.write(f"{template}\n")
 
 
 def _print_lines(lines: list[str], gguf: GGUF) -> None:
     for line in lines:
-        print(line)
+        terminal.write(f"{line}\n")
 
 
 def _print_tokens(tokens: list[dict[str, Any]], gguf: GGUF) -> None:

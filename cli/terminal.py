@@ -44,8 +44,8 @@ def prepare() -> None:
 
 
 def say(message: str) -> None:
-    """Write a line to stderr."""
-    print(message, file=sys.stderr, flush=True)
+    """Write a line to stderr; see :func:`write` for control characters."""
+    print(harmless(message) if is_terminal(sys.stderr) else message, file=sys.stderr, flush=True)
 
 
 def error(message: str) -> None:
@@ -71,7 +71,7 @@ def harmless(text: str) -> str:
 
 
 def write(text: str) -> None:
-    """Write a piece of an answer to stdout and let it go at once, also into a pipe.
+    """Write a piece of an answer, or what a file says, to stdout and let it go at once, also into a pipe.
 
     On a terminal, control characters are shown as U+FFFD; elsewhere every character goes through.
     """
@@ -112,7 +112,7 @@ def print_json(value: Any) -> None:
         text = json.dumps(value, indent=2, ensure_ascii=False, default=str, allow_nan=False)
     except ValueError:  # rare, and most values are large
         text = json.dumps(_finite(value), indent=2, ensure_ascii=False, default=str)
-    print(text)
+    write(f"{text}\n")
 
 
 def _finite(value: Any) -> Any:
@@ -178,6 +178,8 @@ def print_table(columns: list[str], rows: list[list[str]], *, width: int = 0, gr
         width: longest line; what does not fit of the last column goes on below it. 0: no limit.
         groups: the first column becomes a line above the rows that share it.
     """
+    if is_terminal(sys.stdout):
+        rows = [[harmless(cell).replace("\n", "\ufffd") for cell in row] for row in rows]
     table = [[name.upper().replace("_", " ") for name in columns], *rows]
     first = int(groups)
     widths = [max(_cells(row[i]) for row in table) for i in range(first, len(columns))]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from test_support import changed
 from tiny_models import write_llama
 
 from ggfw.cli import terminal
@@ -39,3 +40,29 @@ def test_numbers_that_json_has_not_are_null(capsys: pytest.CaptureFixture[str]) 
 
     found = json.loads(capsys.readouterr().out, parse_constant=refuse)
     assert found == {"a": None, "b": [None, 1.5, [None]], "c": {"d": "NaN"}}
+
+
+def test_what_a_file_says_does_not_command_the_terminal(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evil = "a\x1b]0;title\x07\x1b[2J\x9b1mz"
+    keys = {"general.name": evil, f"x.{evil}": evil, "tokenizer.chat_template": evil}
+    path = str(tmp_path / "evil.gguf")
+    Path(path).write_bytes(changed(keys))
+    assert "\x1b" in cli("show", path, "--template").out, "programs get what is there"
+    monkeypatch.setattr(terminal, "is_terminal", lambda stream: True)
+    for more in ([], ["--metadata"], ["--template"], ["--tensors"], ["--json", "--metadata"]):
+        said = cli("show", path, *more)
+        assert said.code == 0 and not {"\x1b", "\x07", "\x9b"} & {*said.out, *said.err}, more
+
+
+def test_nor_do_messages_and_tables(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "is_terminal", lambda stream: True)
+    terminal.say("loading \x1b[2J")
+    terminal.error("no model \x1b[2J")
+    terminal.print_table(["a", "b"], [["\x1b[2J", "one\x07"], ["x\ny", "z"]])
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err and "\x07" not in out
+    assert len(out.splitlines()) == 3, "a row is a line"
