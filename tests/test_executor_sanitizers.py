@@ -1,8 +1,7 @@
 """The executor library under the compiler's sanitizers: data races, memory errors, undefined behaviour.
 
-``executor_stress.c`` runs plans from several callers, ``executor_stalls.c`` the same while threads are stopped anywhere in
-the protocol, ``memory_stress.c`` moves and cuts mapped files under readers and
-draws with samplers in several threads.
+``executor_stress.c`` runs plans from several callers, ``executor_stalls.c`` the same while threads are stopped;
+``memory_stress.c`` moves and cuts mapped files under readers and draws with samplers in several threads.
 """
 
 from __future__ import annotations
