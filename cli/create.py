@@ -108,6 +108,7 @@ def _write(name: str, base: str, facts: dict[str, Any], models_dir: str | None) 
     from ggfw.cli.derived import read_preset, write_preset
     from ggfw.cli.generating import resolved_options
     from ggfw.cli.resolve import find_model
+    from ggfw.gguf import GGUF
 
     check_name(name, models_dir)
     resolved_options(facts["options"])
@@ -116,6 +117,7 @@ def _write(name: str, base: str, facts: dict[str, Any], models_dir: str | None) 
         base = other["from"]
     else:
         path = find_model(base, models_dir)  # says that there is none; fetches it where that is needed
+        GGUF.open(path).close()  # says that it is no model
         base = base if not Path(base).exists() else str(path.resolve())
     write_preset({**facts, "name": name, "from": base}, models_dir)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "all_presets",
+    "damaged_presets",
     "find_preset",
     "preset_path",
     "read_preset",
@@ -45,27 +47,43 @@ def read_preset(name: str, models_dir: str | None) -> dict[str, Any] | None:
         InvalidRequest: its file is damaged.
     """
     wanted = name.lower().removesuffix(":latest")
-    return next(
-        (p for p in all_presets(models_dir) if p["name"].lower().removesuffix(":latest") == wanted), None
-    )
+    for preset in all_presets(models_dir):
+        if preset["name"].lower().removesuffix(":latest") == wanted:
+            return preset
+    own = preset_path(name, models_dir)
+    if own.is_file():
+        _read(own)  # says what is wrong with it
+    return None
 
 
 def all_presets(models_dir: str | None) -> list[dict[str, Any]]:
-    """Return all derived models, by name.
+    """Return all derived models, by name; files that are damaged are none, see :func:`damaged_presets`."""
+    found = [preset for _, preset in _files(models_dir) if isinstance(preset, dict)]
+    return sorted(found, key=lambda preset: str(preset["name"]))
 
-    Raises:
-        InvalidRequest: a file is damaged.
-    """
-    found = []
+
+def damaged_presets(models_dir: str | None) -> list[tuple[Path, InvalidRequest]]:
+    """Return files of derived models that are damaged, and what is wrong with each."""
+    found = [(path, why) for path, why in _files(models_dir) if isinstance(why, InvalidRequest)]
+    return sorted(found, key=lambda one: one[0])
+
+
+def _files(models_dir: str | None) -> Iterator[tuple[Path, dict[str, Any] | InvalidRequest]]:
     for path in (download_folder(models_dir) / "derived").glob("*.json"):
         try:
-            preset = json.loads(path.read_text(encoding="utf-8"))
-            if not (isinstance(preset["name"], str) and isinstance(preset["from"], str)):
-                raise ValueError("name and from are missing")
-        except (OSError, ValueError, KeyError, TypeError) as exc:
-            raise InvalidRequest(f"{path} is no derived model ({exc}); remove it") from None
-        found.append(preset)
-    return sorted(found, key=lambda preset: str(preset["name"]))
+            yield path, _read(path)
+        except InvalidRequest as exc:
+            yield path, exc
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        preset: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not (isinstance(preset["name"], str) and isinstance(preset["from"], str)):
+            raise ValueError("name and from are missing")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as exc:
+        raise InvalidRequest(f"{path} is no derived model ({exc}); remove it") from None
+    return preset
 
 
 def write_preset(preset: dict[str, Any], models_dir: str | None) -> Path:

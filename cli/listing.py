@@ -24,7 +24,7 @@ _COLUMNS = (
 @models_dir_option
 def list_verb(as_json: bool, local: bool, models_dir: str | None) -> None:
     """List the models in the model folders, also those that cannot be run, and why; or those of GGFW_HOST."""
-    from ggfw.cli.derived import all_presets
+    from ggfw.cli.derived import all_presets, damaged_presets
     from ggfw.cli.folders import all_models, cache_folder, model_folders, ollama_folders
     from ggfw.cli.progress import size
 
@@ -34,6 +34,11 @@ def list_verb(as_json: bool, local: bool, models_dir: str | None) -> None:
     else:
         rows = [{key: entry.to_dict()[key] for key in _COLUMNS} for entry in all_models(models_dir)]
         rows += [_derived(preset) for preset in all_presets(models_dir)]
+        rows += [
+            {**dict.fromkeys(_COLUMNS, ""), "id": path.stem, "path": str(path), "size_bytes": 0, "context": None,
+             "state": "broken", "reason": str(why)}
+            for path, why in damaged_presets(models_dir)
+        ]  # fmt: skip
     if as_json:
         terminal.print_json(rows)
         return

@@ -66,3 +66,25 @@ def test_nor_do_messages_and_tables(
     out, err = capsys.readouterr()
     assert "\x1b" not in out + err and "\x07" not in out
     assert len(out.splitlines()) == 3, "a row is a line"
+
+
+def test_a_damaged_derived_model_costs_nothing_else(cli: Cli, tmp_path: Path) -> None:
+    write_llama(tmp_path / "tiny.gguf")
+    folder = ("--models-dir", str(tmp_path))
+    write_preset({"name": "mine", "from": "tiny"}, str(tmp_path))
+    bad = write_preset({"name": "bad", "from": "tiny"}, str(tmp_path))
+    bad.write_text("{")
+    said = cli("list", "--json", *folder)
+    rows = {row["id"]: row for row in json.loads(said.out)}
+    assert rows["mine"]["state"] == "derived" and rows["tiny"]["state"] == "ok"
+    assert rows[bad.stem]["state"] == "broken" and rows[bad.stem]["path"] == str(bad)
+    assert cli("show", "tiny", *folder).code == 0 and cli("show", "mine", *folder).code == 0
+    said = cli("show", "bad", *folder)
+    assert said.code == 1 and "remove it" in said.err and str(bad) in said.err
+
+
+def test_nothing_is_made_from_what_is_no_model(cli: Cli, tmp_path: Path) -> None:
+    other = tmp_path / "passwd"
+    other.write_text("root:x:0:0")
+    said = cli("create", "q", "-f", "-", stdin=f"FROM {other}\n".encode())
+    assert said.code == 1 and "not a GGUF file" in said.err and "is made" not in said.err
