@@ -13,6 +13,7 @@ from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from numpy.lib import format as npy
@@ -41,7 +42,8 @@ class LogprobWriter:
 
     def __init__(self, path: Path, tokens: NDArray[np.int32], ctx: int, n_vocab: int) -> None:
         check_target(path)
-        self._path, self._part = path, path.with_name(path.name + ".part")
+        # A name of its own, so that two runs with one target do not write into the same file.
+        self._path, self._part = path, path.with_name(f"{path.name}.{uuid4().hex[:8]}.part")
         self._zip = zipfile.ZipFile(self._part, "w", zipfile.ZIP_STORED)
         for name, value in (("format", np.array(_FORMAT)), ("tokens", tokens), ("ctx", np.array(ctx))):
             with self._zip.open(f"{name}.npy", "w") as entry:

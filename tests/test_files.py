@@ -52,3 +52,16 @@ def test_files_are_written_and_read(tmp_path: Path) -> None:
     for _ in range(2):
         SAVED.write(tmp_path / "saved")
     assert SavedPrefix.read(tmp_path / "saved", {"a": 1}).tokens == [1, 2]
+
+
+def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
+    path, rows = tmp_path / "base", np.arange(8, dtype=np.float32).reshape(2, 4)
+    tokens = np.array([[3, 1]], np.int32)
+    with LogprobWriter(path, tokens, 4, 4) as first:
+        first.write(rows[:1])
+        with LogprobWriter(path, tokens, 4, 4) as second:
+            second.write(-rows)
+        first.write(rows[1:])
+    with np.load(path) as found:
+        assert np.array_equal(found["logprobs"], rows.astype(np.float16))
+    assert list(tmp_path.iterdir()) == [path]
