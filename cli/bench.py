@@ -142,6 +142,11 @@ def bench_verb(model: str | None, **options: Any) -> None:
         raise click.UsageError("--profile goes with one value of --parallel")
     path = find_model(model, options["models_dir"])
     loading = split_load_options(options)
+    if max(options["parallel"]) > 1 and ("draft" in loading or loading.get("spec", "off") != "off"):
+        raise click.UsageError(
+            "--draft and --spec go with one sequence: several accept different numbers of guesses, so that a step draws "
+            "more for one than for another"
+        )
     with _busy(options["busy"]):
         rows = [_measure(path, loading, n_parallel, options) for n_parallel in options["parallel"]]
     route = "the step loop alone (--raw)" if options["raw"] else "through engine, sampler and decoder"

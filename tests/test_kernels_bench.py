@@ -64,3 +64,12 @@ def test_more_sequences_than_a_queue_holds(cli: Cli, model: Path) -> None:
 def test_a_model_of_embeddings_is_refused(cli: Cli, flags: list[str]) -> None:
     said = cli("bench", MODELS / "bert.gguf", *flags)
     assert said.code == 1 and "makes embeddings and cannot generate text" in said.err
+
+
+@pytest.mark.parametrize("guesses", ["--spec", "--draft"])
+def test_guesses_of_several_sequences_are_not_counted(cli: Cli, model: Path, guesses: str) -> None:
+    value = "auto" if guesses == "--spec" else model
+    args = ["bench", model, "-p", "3", "-n", "3", "--repeat", "1", guesses, value]
+    said = cli(*args, "--parallel", "1,2")
+    assert said.code == 2 and "go with one sequence" in said.err
+    assert cli(*args).code == 0
