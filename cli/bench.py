@@ -144,7 +144,7 @@ def bench_verb(model: str | None, **options: Any) -> None:
     loading = split_load_options(options)
     if max(options["parallel"]) > 1 and ("draft" in loading or loading.get("spec", "off") != "off"):
         raise click.UsageError(
-            "--draft and --spec go with one sequence: several accept different numbers of guesses, so that a step draws "
+            "--draft and --spec go with one sequence: several accept different numbers of guesses, so a step draws "
             "more for one than for another"
         )
     with _busy(options["busy"]):
