@@ -191,14 +191,17 @@ def test_a_model_without_logits_does_not_generate(model: Model, monkeypatch: pyt
         model.generate("hi")
 
 
-def test_a_job_waits_for_pages() -> None:
+def test_a_job_waits_for_pages_and_fails_when_they_never_come() -> None:
     fake = FakeModel(endless=True, n_ctx=64, n_parallel=1)
+    fake.n_ctx = 128  # a context that the pool cannot hold
     fake.executor.delay = 0.001
     with wrap(fake) as model:
         stream = model.stream("hi", max_tokens=20)
         assert len(model.logits([1] * 64)) == 64
         assert isinstance(stream, Stream) and stream.result().finish_reason == "length"
-        assert [len(rows) for rows in model.logits_many([[1] * 64, [2] * 64])] == [64, 64]
+        with pytest.raises(ggfw.GgfwError, match="cache"):
+            model.logits_many([[1] * 64, [1] * 65, [2] * 64])
+        assert [len(rows) for rows in model.logits_many([[1] * 64, [1] * 64, [2] * 64])] == [64, 64, 64]
         assert model.generate("hi", max_tokens=2).text == "xx"
 
 
