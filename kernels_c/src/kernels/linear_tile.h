@@ -233,7 +233,7 @@ LINEAR_INLINE void linear_tile_sub_words(int type, int R, const uint8_t *header,
         LV_UNROLL
         for (int h = 0; h < halves; h++) {
             lv_ints dots[LV_PARTS][LINEAR_WORDS_ROWS];
-            linear_words_dot(&words, 8 / halves * h, 8 / halves, rows, a.q + 64 * first, 64,
+            linear_words_dot(&words, 8 / halves * h, 8 / halves, rows, a.q + 64 * first,
                              has_min ? NULL : a.extras + 4 * (h * R + first), dots);
             LINEAR_WORDS_BARRIER(&words, sum);
             LV_UNROLL

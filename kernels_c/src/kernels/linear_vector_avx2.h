@@ -39,6 +39,14 @@ LINEAR_INLINE lv_bytes lv_lookup(const uint8_t table[16], lv_bytes index)
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table)), index);
 }
 
+/* 4 activations, or a number of 32 bits, for all rows. */
+LINEAR_INLINE lv_ints lv_quad(const uint8_t *at)
+{
+    int32_t quad;
+    memcpy(&quad, at, 4);
+    return _mm256_set1_epi32(quad);
+}
+
 /* init + sum over n quads of code * activation, per row. a: 4 n activations. */
 #if defined(GGFW_UNIT_AVXVNNI)
 #if defined(__AVXVNNI__)
@@ -53,9 +61,7 @@ LINEAR_INLINE lv_ints lv_dot(const lv_bytes *w, int n, const int8_t *a, int32_t 
     __asm__ volatile("" : "+r"(a)); /* see below */
     LV_UNROLL
     for (int i = 0; i < n; i++) {
-        int32_t quad;
-        memcpy(&quad, a + 4 * i, 4);
-        sum = LV_DPBUSD(sum, w[i], _mm256_set1_epi32(quad));
+        sum = LV_DPBUSD(sum, w[i], lv_quad((const uint8_t *)a + 4 * i));
     }
     return sum;
 }
@@ -89,9 +95,7 @@ LINEAR_INLINE lv_ints lv_dot(const lv_bytes *w, int n, const int8_t *a, int32_t 
     __asm__ volatile("" : "+r"(a));
     LV_UNROLL
     for (int i = 0; i < n; i++) {
-        int32_t quad;
-        memcpy(&quad, a + 4 * i, 4);
-        const lv_ints product = lv_quad_words(w[i], _mm256_set1_epi32(quad), max_code);
+        const lv_ints product = lv_quad_words(w[i], lv_quad((const uint8_t *)a + 4 * i), max_code);
         narrow = i % room == 0 ? product : _mm256_add_epi16(narrow, product);
         if (i % room == room - 1 || i == n - 1) sum = lv_widen(sum, narrow);
     }
@@ -118,12 +122,6 @@ LINEAR_INLINE lv_ints lv_word_dot(lv_ints sum, lv_ints words, lv_ints pairs)
 }
 LINEAR_INLINE lv_ints lv_offset(lv_ints v, int32_t by) { return _mm256_add_epi32(v, _mm256_set1_epi32(by)); }
 LINEAR_INLINE lv_ints lv_none(void) { return _mm256_setzero_si256(); }
-LINEAR_INLINE lv_ints lv_quad(const uint8_t *at)
-{
-    int32_t quad;
-    memcpy(&quad, at, 4);
-    return _mm256_set1_epi32(quad);
-}
 
 /* 32 activations of two planes, 128 high + low, as the pairs of linear_words.h. */
 LINEAR_INLINE void lv_pairs(const uint8_t *q, uint8_t *pairs)

@@ -46,10 +46,10 @@ LINEAR_INLINE void linear_words_unpack(int type, const uint8_t *header, int sub,
     }
 }
 
-/* y[p][r] = the sums of the quads [first, first + n) of part p with row r of a tile, whose q are q_stride bytes apart;
- * they start at start[r], or at zero without. */
+/* y[p][r] = the sums of the quads [first, first + n) of part p with row r of a tile; they start at start[r], or at zero
+ * without. */
 LINEAR_INLINE void linear_words_dot(const linear_words *words, int first, int n, int rows, const uint8_t *q,
-                                    int64_t q_stride, const uint8_t *start, lv_ints y[LV_PARTS][LINEAR_WORDS_ROWS])
+                                    const uint8_t *start, lv_ints y[LV_PARTS][LINEAR_WORDS_ROWS])
 {
     LV_UNROLL
     for (int r = 0; r < rows; r++) {
@@ -63,7 +63,7 @@ LINEAR_INLINE void linear_words_dot(const linear_words *words, int first, int n,
         for (int odd = 0; odd < 2; odd++) {
             LV_UNROLL
             for (int r = 0; r < rows; r++) {
-                const lv_ints a = lv_quad(q + r * q_stride + 4 * (8 * odd + i));
+                const lv_ints a = lv_quad(q + 64 * r + 4 * (8 * odd + i));
                 LV_UNROLL
                 for (int p = 0; p < LV_PARTS; p++) y[p][r] = lv_word_dot(y[p][r], words->of[p][odd][i], a);
             }
